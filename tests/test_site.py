@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,36 @@ def test_links_that_lead_nowhere(tmp_path: Path):
     (tmp_path / "b.html").write_text("<p id=here>")
     (tmp_path / "style.css").write_text("")
     assert broken_links(tmp_path) == ["a.html: b.html#there", "a.html: c.html", "a.html: #no"]
+
+
+def test_a_script_runs_with_the_packages_of_the_environment(tmp_path: Path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/in_venv.py", tmp_path / "scripts")
+    script = tmp_path / "scripts/site"
+    script.write_text("from in_venv import in_venv\nin_venv('docs', 'json', 'no_such_module')\nprint('went on')")
+
+    def run() -> tuple[str, str, int]:
+        done = subprocess.run([sys.executable, script, "--fast"], capture_output=True, text=True, check=False)
+        return done.stdout, done.stderr, done.returncode
+
+    text = (
+        "No module named 'no_such_module': site needs the dependency group docs. In the repository, type:\n"
+        "    make demo    # it makes .venv, if there is none\n"
+        "    .venv/bin/python -m pip install --upgrade pip\n"
+        "    .venv/bin/python -m pip install --group docs\n"
+    )
+    assert run() == ("", text, 1)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "of .venv: $@"')
+    python.chmod(0o755)
+    assert run() == (f"of .venv: {script} --fast\n", "", 0)
+
+
+def test_only_the_package_is_uploaded():
+    told = runpy.run_path(str(ROOT / "scripts/release"))["PUBLISH"].format(version="1.2")
+    assert "*" not in told
+    assert told.endswith("upload dist/anytpu-1.2-py3-none-any.whl dist/anytpu-1.2.tar.gz")
 
 
 @pytest.mark.battery
