@@ -1,4 +1,4 @@
-"""The documentation site: every page is in its menu, every public name and every error is on a page."""
+"""The documentation site: every page is in its menu, every public name and every error class is on a page."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ def test_every_public_name_is_on_one_page(pages: dict[str, str]):
             assert name in anytpu.__all__ or any(f"## {part}.{name}\n" in text for text in pages.values()), name
 
 
-def test_every_error_is_found_by_its_text(pages: dict[str, str]):
+def test_errors_are_found_by_their_texts(pages: dict[str, str]):
     page = pages["troubleshooting"]
     classes = re.findall(r"^class (\w+)", modules()["anytpu.errors"].text, re.M)
     assert re.findall(r"^## (\w+)$", page, re.M) == classes
     assert "- `<name> must be a positive integer, or None for <meaning_of_none>, not <count>`" in page
-    assert page.count("\n- ") > 900
+    # About 80 of 1,180 calls have no literal text.
+    assert page.count("\n- ") > 1050
 
 
 def test_marks_of_markdown_in_a_docstring():
