@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections import UserDict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_numbers_of_steps_that_cannot_be(model: Any, value: Any):
 
 
 SETTINGS = {
-    "epochs": ("an integer of at least 0", ["3", 2.5, -1, None, True]),
+    "epochs": ("an integer of at least 0", ["3", 2.5, -1, None, np.True_]),
     "initial_epoch": ("an integer of at least 0", ["1", -1]),
     "verbose": ('0, 1, 2 or "auto"', ["yes", "1"]),
     "shuffle": ('True, False or "batch"', ["batches"]),
@@ -78,7 +79,8 @@ def test_settings_that_cannot_be(model: Any, name: str):
 
 
 TAKEN = {
-    "epochs": [np.array(1), jnp.int32(1)],
+    "epochs": [np.array(1), jnp.int32(1), True],
+    "initial_epoch": [False],
     "batch_size": [np.array(8), jnp.int32(8)],
     "verbose": [3, None, True],
     "shuffle": ["batch", 1],
@@ -86,7 +88,7 @@ TAKEN = {
     "validation_freq": [None, 0],
     "class_weight": [
         {np.False_: 1.0, np.True_: 2.0, 2: 1.0},
-        UserDict({0: jnp.float32(1), 1: np.array(2.0), np.int64(2): 1}),
+        UserDict({0: jnp.float32(1), 1: np.array(2.0), np.int64(2): Decimal(1)}),
     ],
 }
 

@@ -5,6 +5,8 @@ Rule: a message names the argument and its value, and says what to pass instead.
 
 from __future__ import annotations
 
+import decimal
+import numbers
 import operator
 import os
 import warnings
@@ -42,6 +44,10 @@ def _is_integer(value: Any, least: int = 0) -> bool:
     return _is_number(value, "iu") and bool(value >= least)
 
 
+def _is_epoch(value: Any) -> bool:
+    return isinstance(value, bool) or _is_integer(value)
+
+
 def _is_count(value: Any) -> bool:
     return _is_integer(value, least=1)
 
@@ -53,14 +59,15 @@ def _is_part(value: Any) -> bool:
 def _weighs_classes(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return value is None
-    return all(_is_number(part) for pair in value.items() for part in pair)
+    numeric = numbers.Real | decimal.Decimal
+    return all(_is_number(part) or isinstance(part, numeric) for pair in value.items() for part in pair)
 
 
 _COUNTS = {"batch_size": "32", "validation_batch_size": "the batch_size", **dict.fromkeys(_STEPS, "all of the data")}
 """The arguments that are positive integers, and the meaning of None."""
 _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epochs": (_is_integer, "an integer of at least 0"),
-    "initial_epoch": (_is_integer, "an integer of at least 0"),
+    "epochs": (_is_epoch, "an integer of at least 0"),
+    "initial_epoch": (_is_epoch, "an integer of at least 0"),
     "verbose": (lambda value: not isinstance(value, str) or value == "auto", '0, 1, 2 or "auto"'),
     "shuffle": (lambda value: not isinstance(value, str) or value == "batch", 'True, False or "batch"'),
     "validation_split": (_is_part, "the part of the examples to validate on, 0 or more and below 1"),
