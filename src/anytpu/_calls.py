@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,12 +52,14 @@ def explain_methods(cls: C) -> C:
     return cls
 
 
-def refuse_attribute(value: object, name: str) -> NoReturn:
+def refuse_attribute(value: object, name: str) -> Any:
     """Refuse a misspelt attribute with the nearest name: the `__getattr__` of a class.
 
     Raises:
-        AttributeError: always.
+        AttributeError: there is no such attribute, or its property raised this error.
     """
+    if hasattr(type(value), name) or name.startswith("_"):
+        return object.__getattribute__(value, name)
     near = difflib.get_close_matches(name, [known for known in dir(type(value)) if not known.startswith("_")], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise AttributeError(f"{type(value).__name__} has no attribute {name!r}{hint}")

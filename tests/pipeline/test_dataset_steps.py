@@ -297,6 +297,19 @@ def test_a_misspelt_method():
         assert str(caught.value) == f"Dataset has no attribute {name!r}{hint}"
 
 
+def test_a_property_that_fails():
+    class Source:
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __len__(self) -> int:
+            raise AttributeError("no files yet")
+
+    for read in (len, list):
+        with pytest.raises(AttributeError, match=r"^no files yet$"):
+            read(Dataset.from_source(Source()))
+
+
 def test_a_function_of_one_parameter_on_pairs():
     pairs = Dataset.from_arrays((np.arange(3), np.arange(3)))
     with pytest.raises(TypeError) as caught:
@@ -305,6 +318,9 @@ def test_a_function_of_one_parameter_on_pairs():
         "map passed a tuple of 2 parts as one argument: for a part each, give the function one parameter for each "
         "part, such as lambda x, y: ..."
     )
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(pairs.map(lambda pair: 1 / 0))
+    assert not any("parts" in note for note in getattr(caught.value, "__notes__", ()))
     with pytest.raises(SettingTypeError) as refused:
         pairs.map(3)  # pyright: ignore[reportArgumentType]
     assert str(refused.value) == "map takes a function of an element, not 3"

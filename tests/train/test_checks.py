@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
+from collections import UserDict
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -48,15 +53,18 @@ def test_numbers_of_steps_that_cannot_be(model: Any, value: Any):
 
 
 SETTINGS = {
-    "epochs": ("an integer of at least 0", ["3", 2.5, -1, None, True]),
+    "epochs": ("an integer of at least 0", ["3", 2.5, -1, None, np.True_]),
     "initial_epoch": ("an integer of at least 0", ["1", -1]),
-    "verbose": ('0, 1, 2 or "auto"', ["yes", 7]),
-    "shuffle": ("True or False", ["batch"]),
-    "validation_split": ("the part of the examples to validate on, 0 or more and below 1", [1.5, 1, -0.2, "0.2"]),
-    "validation_freq": ("a positive integer or a list", ["2", 0, -1]),
+    "verbose": ('0, 1, 2 or "auto"', ["yes", "1"]),
+    "shuffle": ('True, False or "batch"', ["batches"]),
+    "validation_split": (
+        "the part of the examples to validate on, 0 or more and below 1",
+        [1.5, 1, -0.2, "0.2", math.nan],
+    ),
+    "validation_freq": ("a positive integer or a list", ["2", 0, -1, (1, 2), None]),
     "class_weight": (
         "a dictionary of weights by the index of the class, such as {0: 1.0, 1: 2.5}",
-        ["balanced", [1, 2], {"a": 1.0}, {0: "big"}],
+        ["balanced", [1, 2], {"a": 1.0}, {0: "big"}, {0: np.ones(1)}],
     ),
 }
 
@@ -64,9 +72,59 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_that_cannot_be(model: Any, name: str):
     expected, values = SETTINGS[name]
+    split = {"validation_split": 0.5}
     for value in values:
-        text = error_text(lambda value=value: model.fit(X, Y, **{name: value}), kind=SettingError)
+        text = error_text(lambda value=value: model.fit(X, Y, **{**split, name: value}), kind=SettingError)
         assert text == f"{name} must be {expected}, not {value!r}"
+
+
+TAKEN = {
+    "epochs": [np.array(1), jnp.int32(1), True],
+    "initial_epoch": [False],
+    "batch_size": [np.array(8), jnp.int32(8)],
+    "verbose": [3, None, True],
+    "shuffle": ["batch", 1],
+    "validation_split": [np.array(0.5), jnp.float32(0.5), np.float32(0.5)],
+    "validation_freq": [None, 0],
+    "class_weight": [
+        {np.False_: 1.0, np.True_: 2.0, 2: 1.0},
+        UserDict({0: jnp.float32(1), 1: np.array(2.0), np.int64(2): Decimal(1)}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_settings_that_keras_takes(model: Any, name: str):
+    for value in TAKEN[name]:
+        history = model.fit(X, Y, **{"verbose": 0, name: value}).history
+        assert len(history["loss"]) == 1
+        assert np.isfinite(history["loss"]).all()
+
+
+def test_a_numpy_integer_is_a_validation_freq(model: Any):
+    history = model.fit(X, Y, validation_data=(X, Y), validation_freq=np.int64(2), epochs=2, verbose=0).history
+    assert len(history["val_loss"]) == 1
+
+
+def test_weights_of_one_batch_as_numbers(model: Any):
+    """Keras takes a number and a list of numbers in the methods for one batch."""
+    for weights in (2.0, [0.0] * (len(X) - 1) + [3.0]):
+        array = np.full(len(X), weights, "float32")
+        assert model.test_on_batch(X, Y, sample_weight=weights) == model.test_on_batch(X, Y, sample_weight=array)
+    text = error_text(lambda: model.test_on_batch(X, Y, sample_weight=["a"]), kind=DataError)
+    assert text == "sample_weight[0] is 'a', and not an array: pass the numbers of sample_weight as np.array(...)"
+
+
+def test_callbacks_of_other_classes(model: Any, tmp_path: Path):
+    class Quacking:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith(("on_", "set_")):
+                return lambda *args, **kwargs: None
+            raise AttributeError(name)
+
+    model.fit(X, Y, callbacks=[Quacking()], verbose=0)
+    # It saves nothing in evaluate.
+    model.evaluate(X, Y, callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "run", save_freq=5)], verbose=0)
 
 
 def test_callbacks_that_are_none(model: Any):
@@ -83,7 +141,8 @@ def test_callbacks_that_are_none(model: Any):
 
 def test_lists_and_paths_that_are_no_arrays(model: Any):
     text = "{} is {}, and not an array: pass the numbers of {} as np.array(...)"
-    assert error_text(lambda: model.fit("data.csv", Y), kind=DataError) == text.format("x", "'data.csv'", "x")
+    for path in ("data.csv", b"data.csv", Path("data.csv")):
+        assert error_text(lambda path=path: model.fit(path, Y), kind=DataError) == text.format("x", repr(path), "x")
     assert error_text(lambda: model.fit(X, Y, sample_weight=[1, 2]), kind=DataError) == text.format(
         "sample_weight[0]", "1", "sample_weight"
     )

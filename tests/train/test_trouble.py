@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -228,6 +229,18 @@ def test_without_on_nan_it_trains_on_as_keras_does():
             __file__,
         )
     ]
+
+
+def test_nan_that_was_skipped_is_told_too():
+    model, seen = run(classifier, lambda model: model.get_weights(), "virtual")
+    text = "the loss is nan, and x has NaN or infinity, first in row 0. Remove or fill such rows"
+    with pytest.warns(UserWarning) as warned:
+        model.fit(X * np.nan, Y, **FIT, on_nan="skip")
+    assert [str(each.message) for each in warned] == [f"{text}: the steps with them were skipped"]
+    assert all(map(np.array_equal, model.get_weights(), seen))
+    with pytest.warns(UserWarning) as warned:
+        model.fit(jnp.asarray(X * np.nan, "bfloat16"), Y, **FIT)
+    assert str(warned[0].message).startswith(f"{text}, and make the model anew; ")
 
 
 @pytest.mark.filterwarnings("ignore:the loss is nan")

@@ -69,7 +69,7 @@ class ElementFunction:
         is_spread = isinstance(element, tuple) and self.parameters > 1 + len(others)
         try:
             result = self.function(*element, *others) if is_spread else self.function(element, *others)
-        except Exception as error:
+        except (TypeError, AttributeError, IndexError) as error:
             if isinstance(element, tuple) and not is_spread:
                 error.add_note(
                     f"{self.step} passed a tuple of {len(element)} parts as one argument: for a part each, give the "

@@ -10,7 +10,11 @@ variables in the first, abstract trace; later traces must not make variables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -263,7 +267,8 @@ def _discover_once(call: Call, check: TraceCheck | None) -> _Discovery:
 def _trace_replicas(call: Call, run_replica: Callable, check: TraceCheck | None) -> bool:
     """Trace one replica's function abstractly over all replicas. Return whether it sums products over them."""
     # JAX's errors name the file and the line of this function: those of the user.
-    run_replica.__wrapped__ = call.fn  # pyright: ignore[reportFunctionMemberAccess]
+    if (written := _written_function(call.fn)) is not None:
+        run_replica.__wrapped__ = written  # pyright: ignore[reportFunctionMemberAccess]
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     run_all = jax.vmap(run_replica, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
@@ -275,6 +280,16 @@ def _trace_replicas(call: Call, run_replica: Callable, check: TraceCheck | None)
     if call.strategy.system.topology.is_virtual:
         warn_of_large_sums(call.name, rewritten, replicas)
     return rewritten is not trace
+
+
+def _written_function(fn: Any) -> Callable | None:
+    """Return the function that a step's user wrote, below partials, wrappers and objects; None if there is none."""
+    with contextlib.suppress(ValueError):  # a cycle of wrappers
+        while isinstance(fn := inspect.unwrap(fn), functools.partial):
+            fn = fn.func
+        is_written = isinstance(fn, types.FunctionType | types.MethodType)
+        return fn if is_written else inspect.getattr_static(type(fn), "__call__", None)
+    return None
 
 
 def _output(name: str, leaf: Any) -> Any:

@@ -104,10 +104,10 @@ def _loop(name: str, original: Callable) -> Callable:
                 check_arguments(name, users_signature, kwargs)
             _check_forms(trainer, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = bound.arguments = checks.with_integer_steps(trainer.padding.with_filled_rows(bound.arguments))
+        arguments = bound.arguments = checks.with_plain_integers(trainer.padding.with_filled_rows(bound.arguments))
         if is_users:
             checks.check_call(arguments)
-            checks.check_callbacks(arguments.get("callbacks"))
+            checks.check_callbacks(arguments.get("callbacks"), name == "fit")
             if name == "fit" and trainer.extension is not None:
                 trainer.extension.check_callbacks(arguments.get("callbacks"))
         hosts = trainer.backend.hosts
@@ -129,7 +129,7 @@ def _loop(name: str, original: Callable) -> Callable:
                 trainer.begin_fit(arguments.get("initial_epoch", 0), on_nan, is_silent)
             result = original(*bound.args, **bound.kwargs)
         if name == "fit":
-            checks.warn_of_nan(result.history.get("loss"), arguments)
+            checks.warn_of_nan(result.history.get("loss"), arguments, on_nan)
         return result
 
     return wrapper
@@ -158,7 +158,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
         arguments = bound.arguments
         trainer.resolve()
         _check_forms(trainer, arguments)
-        checks.check_call(arguments)
+        checks.check_call(arguments, is_batch=True)
         if trainer.extension is not None:
             arguments["x"] = trainer.extension.checked(arguments.get("x"))
         if name != "predict_on_batch":

@@ -5,13 +5,16 @@ Rule: a message names the argument and its value, and says what to pass instead.
 
 from __future__ import annotations
 
+import decimal
 import numbers
 import operator
+import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -31,8 +34,18 @@ _BATCH = ("x", "y", "sample_weight")
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
 
 
+def _is_number(value: Any, kinds: str = "biuf") -> bool:
+    """Return whether a value is a number of Python, NumPy or JAX."""
+    is_plain = isinstance(value, int | float | np.generic | np.ndarray | jax.Array)
+    return is_plain and np.ndim(value) == 0 and np.asarray(value).dtype.kind in kinds
+
+
 def _is_integer(value: Any, least: int = 0) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+    return _is_number(value, "iu") and bool(value >= least)
+
+
+def _is_epoch(value: Any) -> bool:
+    return isinstance(value, bool) or _is_integer(value)
 
 
 def _is_count(value: Any) -> bool:
@@ -40,22 +53,23 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float | np.number) and bool(0 <= value < 1))
+    return value is None or (_is_number(value) and bool(0 <= value < 1))
 
 
 def _weighs_classes(value: Any) -> bool:
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         return value is None
-    return all(isinstance(part, numbers.Real) for pair in value.items() for part in pair)
+    numeric = numbers.Real | decimal.Decimal
+    return all(_is_number(part) or isinstance(part, numeric) for pair in value.items() for part in pair)
 
 
 _COUNTS = {"batch_size": "32", "validation_batch_size": "the batch_size", **dict.fromkeys(_STEPS, "all of the data")}
 """The arguments that are positive integers, and the meaning of None."""
 _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epochs": (_is_integer, "an integer of at least 0"),
-    "initial_epoch": (_is_integer, "an integer of at least 0"),
-    "verbose": (lambda value: value in ("auto", 0, 1, 2), '0, 1, 2 or "auto"'),
-    "shuffle": (lambda value: not isinstance(value, str), "True or False"),
+    "epochs": (_is_epoch, "an integer of at least 0"),
+    "initial_epoch": (_is_epoch, "an integer of at least 0"),
+    "verbose": (lambda value: not isinstance(value, str) or value == "auto", '0, 1, 2 or "auto"'),
+    "shuffle": (lambda value: not isinstance(value, str) or value == "batch", 'True, False or "batch"'),
     "validation_split": (_is_part, "the part of the examples to validate on, 0 or more and below 1"),
     "validation_freq": (lambda value: isinstance(value, list) or _is_count(value), "a positive integer or a list"),
     "class_weight": (_weighs_classes, "a dictionary of weights by the index of the class, such as {0: 1.0, 1: 2.5}"),
@@ -63,36 +77,46 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """The check of each argument that is neither data nor a count, and its expected value."""
 
 
-def with_integer_steps(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with floats such as 3.0 as integers in numbers of steps: `rows / batch // cores` is one."""
+def with_plain_integers(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with integers of NumPy and JAX as Python's, and whole floats in numbers of steps.
+
+    `rows / batch // cores` is such a float.
+    """
     new = dict(arguments)
-    for name in _STEPS:
-        steps = new.get(name)
-        if isinstance(steps, float) and steps.is_integer():
-            new[name] = int(steps)
+    for name in (*_COUNTS, "epochs", "initial_epoch", "validation_freq"):
+        value: Any = new.get(name)
+        if _is_integer(value) or (name in _STEPS and isinstance(value, float) and value.is_integer()):
+            new[name] = int(value)
     return new
 
 
-def check_call(arguments: dict[str, Any]) -> None:
+def check_call(arguments: dict[str, Any], is_batch: bool = False) -> None:
     """Reject invalid arguments of fit, evaluate, predict or of a method for one batch.
 
     If Keras computes in a narrower type, float64 arrays are cast on the host; one warning names them.
 
     Args:
         arguments: the arguments by name, as the user passed them.
+        is_batch: whether they are of a method for one batch, which takes numbers as sample_weight.
 
     Raises:
         SettingError: an argument of `_COUNTS` or `_SETTINGS` has an invalid value.
-        DataError: arrays hold strings or objects, are empty, are lists, or have different lengths.
+        DataError: arrays hold strings or objects, are empty, are lists or paths, or have different lengths.
     """
     for name, meaning_of_none in _COUNTS.items():
         count = arguments.get(name)
         if count is not None and not _is_count(count):
             raise SettingError(f"{name} must be a positive integer, or None for {meaning_of_none}, not {count!r}")
+    # Without examples to validate on, nothing reads validation_freq.
+    is_unread = arguments.get("validation_data") is None and not arguments.get("validation_split")
     for name, (is_valid, expected) in _SETTINGS.items():
+        if name == "validation_freq" and is_unread:
+            continue
         if name in arguments and not is_valid(arguments[name]):
             raise SettingError(f"{name} must be {expected}, not {arguments[name]!r}")
-    columns = check_columns({name: arguments.get(name) for name in _BATCH})
+    weights = keras.tree.flatten(arguments.get("sample_weight"))
+    are_plain = is_batch and all(isinstance(weight, int | float) for weight in weights)
+    columns = check_columns({name: arguments.get(name) for name in (_BATCH[:2] if are_plain else _BATCH)})
     if arguments.get("validation_data") is not None:
         columns += check_columns({"validation_data": arguments["validation_data"]})
     warn_of_wide([name for name, array in columns if array.dtype == np.float64])
@@ -151,16 +175,20 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
     return columns
 
 
-def warn_of_nan(loss: list[float], arguments: dict[str, Any]) -> None:
+def warn_of_nan(loss: list[float], arguments: dict[str, Any], on_nan: str | None) -> None:
     """Warn of NaN and infinity in the arrays of a fit whose loss ended so. Data sets and generators are not read."""
     if not loss or np.isfinite(loss[-1]):
         return
+    advice = ', and make the model anew; fit(on_nan="raise") keeps its last finite weights'
+    if on_nan == "skip":
+        advice = ": the steps with them were skipped"
     for name, array in check_columns({name: arguments.get(name) for name in _BATCH}):
-        if np.asarray(array).dtype.kind == "f" and not np.isfinite(array).all():
+        # jnp: bfloat16 is a float.
+        if jnp.issubdtype(np.asarray(array).dtype, np.floating) and not np.isfinite(array).all():
             row = np.flatnonzero(~np.isfinite(np.reshape(array, (len(array), -1))).all(axis=1))[0]
             warnings.warn(
                 f"the loss is {loss[-1]}, and {name} has NaN or infinity, first in row {row}. Remove or fill such "
-                'rows, and make the model anew; fit(on_nan="raise") keeps its last finite weights',
+                f"rows{advice}",
                 stacklevel=users_stacklevel(),
             )
 
@@ -196,23 +224,23 @@ def check_strict(strategy: Any, rows: int | None) -> None:
     )
 
 
-def check_callbacks(callbacks: Any) -> None:
-    """Reject other objects than callbacks, and callbacks that save a training which cannot be continued as it was."""
+def check_callbacks(callbacks: Any, is_fit: bool) -> None:
+    """Reject other objects than callbacks; in fit, those that save a training which cannot be continued as it was."""
     for callback in _flat(callbacks):
-        if not isinstance(callback, keras.callbacks.Callback):
+        if isinstance(callback, type) or not hasattr(callback, "set_model"):
             name = callback.__name__ if isinstance(callback, type) else "EarlyStopping"
             raise SettingError(
                 f"callbacks must be objects such as keras.callbacks.{name}(), not {callback!r}: make one with its "
                 "arguments, or derive its class from keras.callbacks.Callback"
             )
-        if isinstance(callback, keras.callbacks.OrbaxCheckpoint):
+        if is_fit and isinstance(callback, keras.callbacks.OrbaxCheckpoint):
             # Keras 3.15.1 with Orbax 0.12.8, without anytpu too: it assigns by path, and skips paths that differ.
             raise SettingError(
                 "the callback OrbaxCheckpoint writes checkpoints that Keras 3.15 does not load reliably: load_model, "
                 "and load_weights if a layer is numbered otherwise, keep the initial weights without an error. "
                 f"{_SAVES_INSTEAD}"
             )
-        if isinstance(callback, keras.callbacks.BackupAndRestore) and callback.save_freq != "epoch":
+        if is_fit and isinstance(callback, keras.callbacks.BackupAndRestore) and callback.save_freq != "epoch":
             raise SettingError(
                 f"the callback BackupAndRestore(save_freq={callback.save_freq!r}) continues at the beginning of an "
                 f"epoch with weights from its middle, and trains steps twice. {_SAVES_INSTEAD}"
@@ -264,7 +292,7 @@ def _columns(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{key!r}]", tree[key]
     elif isinstance(tree, np.ndarray | jax.Array) or _is_pandas(tree):
         yield name, tree
-    elif isinstance(tree, str | int | float):
+    elif isinstance(tree, str | bytes | os.PathLike | int | float):
         whole = name.partition("[")[0]
         raise DataError(f"{name} is {tree!r}, and not an array: pass the numbers of {whole} as np.array(...)")
 
