@@ -165,7 +165,7 @@ ENDS = f"""    %8 = stablehlo.uniform_quantize %0 : {QUANTIZED}
     %9 = stablehlo.uniform_dequantize %8 : ({QUANTIZED}) -> tensor<4x5xf32>
     return %9 : tensor<4x5xf32>
 """
-OTHER_PARTS = "takes other parts of an example than those at constant indices along one axis"
+OTHER_PARTS = "takes other parts than those of each example at constant indices along one axis"
 OVER_BATCH = "works along the batch, and the chip computes each example by itself"
 SHIFTED = f"    %1 = stablehlo.slice %0 [1:4, 0:5] : ({QUANTIZED}) -> tensor<3x5x{I8}>\n{ENDS}"
 
