@@ -214,11 +214,11 @@ AGAIN = " Compile the model that the file was made of, with calibration=."
         ),
         (
             program_of(bias_of([1, 2, 3, 4]), SHAPE),
-            "the operation 'add' adds constants to sums of 32 bits that differ beside their channels." + AGAIN,
+            "the operation 'add' adds more to sums of 32 bits than one constant for each channel." + AGAIN,
         ),
         (
             program_of(TWO, SHAPE).replace("xf32>)", "xf32>, %arg1: tensor<2x3xf32>)", 1),
-            "its input 'arg1' is a batch of 2, the first one of 4: export one batch.",
+            "its input 'arg1' is a batch of 2, the first of 4: export one batch.",
         ),
     ],
     ids=["gather", "shape", "bias", "inputs"],

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ class _StableHloReader:
             )
         if shape[0] != self._batch:
             raise QuantizationError(
-                f"its input {argument.name!r} is a batch of {shape[0]}, the first one of {self._batch}: export one batch."
+                f"its input {argument.name!r} is a batch of {shape[0]}, the first of {self._batch}: export one batch."
             )
         own = None if argument.quantized is None else argument.quantized.quantization
         tensor = self._graph.tensor(argument.name, canonical_shape(shape[1:]), own)
@@ -128,17 +129,19 @@ class _StableHloReader:
             return _folded(kind, operation, operands)
         if kind not in _RULES and kind not in elementwise.UNARY:
             raise self._refused(kind, "is not read from a quantized file")
-        rule = _RULES.get(kind, _StableHloReader._unary)
-        result, shape = rule(self, kind, operation, operands), operation.types[0].shape
+        rule, shape = _RULES.get(kind, _StableHloReader._unary), operation.types[0].shape
+        if 0 in shape:
+            raise self._refused(kind, "makes a tensor without numbers")
+        sums = own is not None and own.bits == 32 and any(isinstance(given, HeldTensor | Pending) for given in operands)
+        full = own is not None and (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
+        if sums and not (kind in ("add", "convolution", "dot_general") and full):
+            raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
+        result = rule(self, kind, operation, operands)
         if isinstance(result, HeldTensor | Pending) and shape != (self._batch, *result.dims):
             wanted = f"{self._batch} examples of {list(result.dims)}"
             raise self._refused(kind, f"makes {list(shape)} where {wanted} are expected")
         if own is None:
             return result
-        sums = own.bits == 32 and isinstance(result, HeldTensor | Pending)
-        full = (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
-        if sums and not (kind in ("add", "convolution", "dot_general") and full):
-            raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
         return self._quantized(kind, result, own)
 
     def _refused(self, kind: str, why: str) -> QuantizationError:
@@ -242,13 +245,12 @@ class _StableHloReader:
         return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        refused = functools.partial(self._refused, kind)
+        refused, own = functools.partial(self._refused, kind), self._types[operation.results[0]]
         value, other = operands if isinstance(operands[0], HeldTensor | Pending) else operands[::-1]
         if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(other, Scaled):
             channel = 0 if value.channels_first else len(value.dims) - 1
             rows = np.moveaxis(other.integers, channel + 1, -1)
             bias = rows[(0,) * len(value.dims)]
-            own = self._types[operation.results[0]]
             for number in operation.operands:
                 known = self._types.get(number)
                 self._same_scales(kind, operation, () if known is None else known.scales)
@@ -256,8 +258,8 @@ class _StableHloReader:
                 raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
             if (rows == bias).all():
                 return value.plus(bias)
-            if own is not None and own.bits == 32:
-                raise self._refused(kind, "adds constants to sums of 32 bits that differ beside their channels")
+        if own is not None and own.bits == 32 and any(isinstance(operand, Pending) for operand in operands):
+            raise refused("adds more to sums of 32 bits than one constant for each channel")
         first, second = map(_one_number, operands)
         return combined(self._graph, kind, first, second, functools.partial(self._constant, kind), refused)
 
@@ -321,7 +323,8 @@ class _StableHloReader:
         parts = zip(*(operation.attributes[name] for name in names), strict=True)
         for axis, (start, limit, step) in enumerate(parts):
             if axis:
-                held = self._taken(held, axis - 1, range(start, limit, step))
+                each = ((n, n + 1) for n in range(start, limit, step))
+                held = self._taken(kind, held, axis - 1, [(start, limit)] if step == 1 else each)
             elif (start, limit, step) != (0, self._batch, 1):
                 raise self._refused(kind, _OVER_BATCH)
         return held
@@ -332,13 +335,14 @@ class _StableHloReader:
         known = picked_along(operation.attributes, operands[1], (self._batch, *held.dims), len(shape))
         if known is None or known[0] == 0:
             raise self._refused(kind, "takes other parts than those of each example at constant indices along one axis")
-        return dataclasses.replace(self._taken(held, known[0] - 1, known[1]), dims=tuple(shape[1:]))
+        return dataclasses.replace(self._taken(kind, held, known[0] - 1, runs(known[1])), dims=tuple(shape[1:]))
 
-    def _taken(self, held: HeldTensor, axis: int, indices: Sequence[int]) -> HeldTensor:
-        """Return the positions or channels at constant indices along an axis of the examples."""
-        if len(indices) > MAX_LINES:
-            raise self._refused("gather", f"takes more than {MAX_LINES:,} parts")
-        parts = [self._graph.part(held, axis, start, stop) for start, stop in runs(indices)]
+    def _taken(self, kind: str, held: HeldTensor, axis: int, taken: Iterable[tuple[int, int]]) -> HeldTensor:
+        """Return the positions or channels from starts to ends along an axis of the examples."""
+        taken = list(itertools.islice(taken, MAX_LINES + 1))
+        if len(taken) > MAX_LINES:
+            raise self._refused(kind, f"takes more than {MAX_LINES:,} parts")
+        parts = [self._graph.part(held, axis, start, stop) for start, stop in taken]
         return parts[0] if len(parts) == 1 else self._graph.held(self._graph.concatenation(parts, axis))
 
     def _pool(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
