@@ -309,7 +309,8 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         (dense(WEIGHTS)[0][:-2], dense(WEIGHTS)[1]),
         "h",
         "The layer 'h' takes or makes numbers that the file does not quantize, and every number of the chip has a "
-        "scale. Quantize the whole model: quantize_static(...) without nodes_to_exclude and op_types_to_quantize.",
+        "scale. Quantize the whole model; for ONNX: quantize_static(...) without nodes_to_exclude and "
+        "op_types_to_quantize.",
     ),
     "another operator": (
         with_nodes(node("CumSum", "xd axis", "y"), constants={"axis": np.int64(1)}),

@@ -165,7 +165,7 @@ ENDS = f"""    %8 = stablehlo.uniform_quantize %0 : {QUANTIZED}
     %9 = stablehlo.uniform_dequantize %8 : ({QUANTIZED}) -> tensor<4x5xf32>
     return %9 : tensor<4x5xf32>
 """
-OTHER_PARTS = "takes other parts of an example than those at constant indices along one axis"
+OTHER_PARTS = "takes other parts than those of each example at constant indices along one axis"
 OVER_BATCH = "works along the batch, and the chip computes each example by itself"
 SHIFTED = f"    %1 = stablehlo.slice %0 [1:4, 0:5] : ({QUANTIZED}) -> tensor<3x5x{I8}>\n{ENDS}"
 
@@ -231,6 +231,50 @@ def test_what_would_be_read_with_other_numbers_is_refused(text: str, expected: s
     assert refusal(QuantizationError, tpu.chip.compile, path) == (
         f"mine.mlir: the operation {expected}. Compile the model that the file was made of, with calibration=."
     )
+
+
+def in_one_line(taken: str, size: int, made: int, source: str = "%0") -> str:
+    """A slice of examples of one axis, with its result quantized again."""
+    start, result = f"tensor<4x{size}x{{}}>", f"tensor<4x{made}x{{}}>"
+    own = I8 if source == "%0" else "f32"
+    return f"""module {{ func.func @main(%arg0: {start.format("f32")}) -> {result.format("f32")} {{
+    %0 = stablehlo.uniform_quantize %arg0 : ({start.format("f32")}) -> {start.format(I8)}
+    %1 = stablehlo.slice {source} [0:4, {taken}] : ({start.format(own)}) -> {result.format(own)}
+    %2 = stablehlo.uniform_quantize %1 : ({result.format(own)}) -> {result.format(I8)}
+    %3 = stablehlo.uniform_dequantize %2 : ({result.format(I8)}) -> {result.format("f32")}
+    return %3 : {result.format("f32")}
+  }} }}
+"""
+
+
+MADE_OF = "Compile the model that the file was made of, with calibration=."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (in_one_line("0:40000:2", 40000, 20000), f"the operation 'slice' takes more than 16,384 parts. {MADE_OF}"),
+        (in_one_line("2:2", 5, 0), f"the operation 'slice' makes a tensor without numbers. {MADE_OF}"),
+        (
+            in_one_line("0:5:2", 5, 3, "%arg0"),
+            "The layer 'slice_1' takes or makes numbers that the file does not quantize, and every number of the chip "
+            "has a scale. Quantize the whole model; for ONNX: quantize_static(...) without nodes_to_exclude and "
+            "op_types_to_quantize.",
+        ),
+    ],
+    ids=["parts", "nothing", "floats"],
+)
+def test_parts_of_examples_that_are_refused(text: str, expected: str, tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text(text)
+    assert refusal(QuantizationError, tpu.chip.compile, path) == f"mine.mlir: {expected}"
+
+
+def test_one_part_of_many_numbers(tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text(in_one_line("10:19990", 20000, 19980))
+    x = np.random.default_rng(0).integers(-60, 60, (2, 20000)).astype(np.float32)
+    assert (tpu.chip.compile(path).run(x) == x[:, 10:19990]).all()
 
 
 def test_a_quantized_constant_is_quantized_again(tmp_path: Path):

@@ -132,8 +132,8 @@ class IntegerGraph:
         """Return the error for a value without a scale."""
         return QuantizationError(
             f"The layer {self.layer!r:.100} takes or makes numbers that the file does not quantize, and every number "
-            "of the chip has a scale. Quantize the whole model: quantize_static(...) without nodes_to_exclude and "
-            "op_types_to_quantize."
+            "of the chip has a scale. Quantize the whole model; for ONNX: quantize_static(...) without "
+            "nodes_to_exclude and op_types_to_quantize."
         )
 
     def quantized(self, value: HeldTensor | Pending, target: Quantization) -> HeldTensor:

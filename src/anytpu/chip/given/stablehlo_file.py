@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class _StableHloReader:
         self._values: dict[int, Value] = {}
         self._types: dict[int, QuantizedType | None] = {}
         self._kinds: dict[str, int] = {}
+        self._batch = next((shape[0] for given in arguments if (shape := given.shape)), 0)
 
     def read(self, name: str) -> Network:
         inputs = [self._input(*entry) for entry in zip(self._main.arguments, self._arguments, strict=True)]
@@ -100,6 +102,10 @@ class _StableHloReader:
             raise QuantizationError(
                 f"its input {argument.name!r} is {list(shape)} of {argument.dtype}, and the chip takes float32 "
                 "or quantized numbers with the batch as axis 0."
+            )
+        if shape[0] != self._batch:
+            raise QuantizationError(
+                f"its input {argument.name!r} is a batch of {shape[0]}, the first of {self._batch}: export one batch."
             )
         own = None if argument.quantized is None else argument.quantized.quantization
         tensor = self._graph.tensor(argument.name, canonical_shape(shape[1:]), own)
@@ -123,14 +129,19 @@ class _StableHloReader:
             return _folded(kind, operation, operands)
         if kind not in _RULES and kind not in elementwise.UNARY:
             raise self._refused(kind, "is not read from a quantized file")
-        rule = _RULES.get(kind, _StableHloReader._unary)
-        result = rule(self, kind, operation, operands)
-        if own is None:
-            return result
-        sums = own.bits == 32 and isinstance(result, HeldTensor | Pending)
-        full = (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
+        rule, shape = _RULES.get(kind, _StableHloReader._unary), operation.types[0].shape
+        if 0 in shape:
+            raise self._refused(kind, "makes a tensor without numbers")
+        sums = own is not None and own.bits == 32 and any(isinstance(given, HeldTensor | Pending) for given in operands)
+        full = own is not None and (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
         if sums and not (kind in ("add", "convolution", "dot_general") and full):
             raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
+        result = rule(self, kind, operation, operands)
+        if isinstance(result, HeldTensor | Pending) and shape != (self._batch, *result.dims):
+            wanted = f"{self._batch} examples of {list(result.dims)}"
+            raise self._refused(kind, f"makes {list(shape)} where {wanted} are expected")
+        if own is None:
+            return result
         return self._quantized(kind, result, own)
 
     def _refused(self, kind: str, why: str) -> QuantizationError:
@@ -192,7 +203,7 @@ class _StableHloReader:
         weights, scales = self._weights(kind, operands[1], free[0] if len(free) == 1 else None)
         kept = len(held.dims) - len(axes)
         if (
-            [axis for axis, _ in contracted] != list(range(kept + 1, len(held.dims) + 1))
+            [axis for axis, _ in contracted] != list(range(max(kept, 0) + 1, len(held.dims) + 1))
             or list(numbers["lhs_batching"]) not in ([], [0])
             or any(shape[axis] != 1 for axis in batching)  # the same weights for each example
             or not axes
@@ -234,20 +245,21 @@ class _StableHloReader:
         return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        refused = functools.partial(self._refused, kind)
+        refused, own = functools.partial(self._refused, kind), self._types[operation.results[0]]
         value, other = operands if isinstance(operands[0], HeldTensor | Pending) else operands[::-1]
         if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(other, Scaled):
             channel = 0 if value.channels_first else len(value.dims) - 1
-            rows = np.moveaxis(other.integers.reshape(-1, *other.integers.shape[-len(value.dims) :])[0], channel, -1)
-            rows = rows.reshape(-1, value.dims[channel])
-            own = self._types[operation.results[0]]
+            rows = np.moveaxis(other.integers, channel + 1, -1)
+            bias = rows[(0,) * len(value.dims)]
             for number in operation.operands:
                 known = self._types.get(number)
                 self._same_scales(kind, operation, () if known is None else known.scales)
             if own is not None and own.bits == 32 and other.zero_point.any():
                 raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
-            if (rows == rows[:1]).all():
-                return value.plus(rows[0])
+            if (rows == bias).all():
+                return value.plus(bias)
+        if own is not None and own.bits == 32 and any(isinstance(operand, Pending) for operand in operands):
+            raise refused("adds more to sums of 32 bits than one constant for each channel")
         first, second = map(_one_number, operands)
         return combined(self._graph, kind, first, second, functools.partial(self._constant, kind), refused)
 
@@ -307,31 +319,30 @@ class _StableHloReader:
 
     def _slice(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         held = in_order(self._graph, self._graph.held(self._activation(kind, operands[0])))
-        attributes, batch = operation.attributes, self._main.types[0].shape[0]
-        parts = zip(*(attributes[name] for name in ("start_indices", "limit_indices", "strides")), strict=True)
+        names = "start_indices", "limit_indices", "strides"
+        parts = zip(*(operation.attributes[name] for name in names), strict=True)
         for axis, (start, limit, step) in enumerate(parts):
             if axis:
-                held = self._taken(held, axis - 1, range(start, limit, step))
-            elif (start, limit, step) != (0, batch, 1):
+                each = ((n, n + 1) for n in range(start, limit, step))
+                held = self._taken(kind, held, axis - 1, [(start, limit)] if step == 1 else each)
+            elif (start, limit, step) != (0, self._batch, 1):
                 raise self._refused(kind, _OVER_BATCH)
         return held
 
     def _gather(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        held, shape = (
-            in_order(self._graph, self._graph.held(self._activation(kind, operands[0]))),
-            operation.types[0].shape,
-        )
-        rows = operation.attributes["slice_sizes"][0]
-        known = picked_along(operation.attributes, operands[1], (rows, *held.dims), len(shape))
+        held = in_order(self._graph, self._graph.held(self._activation(kind, operands[0])))
+        shape = operation.types[0].shape
+        known = picked_along(operation.attributes, operands[1], (self._batch, *held.dims), len(shape))
         if known is None or known[0] == 0:
-            raise self._refused(kind, "takes other parts of an example than those at constant indices along one axis")
-        return dataclasses.replace(self._taken(held, known[0] - 1, known[1]), dims=tuple(shape[1:]))
+            raise self._refused(kind, "takes other parts than those of each example at constant indices along one axis")
+        return dataclasses.replace(self._taken(kind, held, known[0] - 1, runs(known[1])), dims=tuple(shape[1:]))
 
-    def _taken(self, held: HeldTensor, axis: int, indices: Sequence[int]) -> HeldTensor:
-        """Return the positions or channels at constant indices along an axis of the examples."""
-        if len(indices) > MAX_LINES:
-            raise self._refused("gather", f"takes more than {MAX_LINES:,} parts")
-        parts = [self._graph.part(held, axis, start, stop) for start, stop in runs(indices)]
+    def _taken(self, kind: str, held: HeldTensor, axis: int, taken: Iterable[tuple[int, int]]) -> HeldTensor:
+        """Return the positions or channels from starts to ends along an axis of the examples."""
+        taken = list(itertools.islice(taken, MAX_LINES + 1))
+        if len(taken) > MAX_LINES:
+            raise self._refused(kind, f"takes more than {MAX_LINES:,} parts")
+        parts = [self._graph.part(held, axis, start, stop) for start, stop in taken]
         return parts[0] if len(parts) == 1 else self._graph.held(self._graph.concatenation(parts, axis))
 
     def _pool(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,12 +100,12 @@ def pick(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> No
     graph.joined(operation.result, operation.layer, parts, axis)
 
 
-def runs(indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the start and the end of each run of consecutive indices."""
+def runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Return the start and the end of each run of consecutive indices, one by one."""
     # Consecutive indices have one difference to their rank.
-    groups = itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0])
-    found = [[index for _, index in run] for _, run in groups]
-    return [(run[0], run[-1] + 1) for run in found]
+    for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
+        found = [index for _, index in run]
+        yield found[0], found[-1] + 1
 
 
 def permute(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
