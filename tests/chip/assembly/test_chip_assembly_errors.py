@@ -331,15 +331,15 @@ def test_a_fault_in_a_long_line_of_numbers(broken: int, written: str, why: str):
     assert message.startswith("Line 1, column ") and message.endswith(why)
 
 
-def test_steps_that_are_no_list():
+def test_steps_of_an_earlier_release():
     text = disassemble(service_image(), weights=True).splitlines()
     (number,) = (number for number, line in enumerate(text) if line.startswith(".steps"))
     text[number] = '.steps "{\\"steps\\": []}"'
     with pytest.raises(AssemblyError) as caught:
         assemble("\n".join(text))
     assert str(caught.value).splitlines()[0] == (
-        f"Line {number + 1}, column 1: what the host does cannot be read. Its description is invalid (TypeError: a "
-        "HostOperations is 'steps')."
+        f"Line {number + 1}, column 1: what the host does cannot be read. The steps are in another form: compile the "
+        "model again, and disassemble it."
     )
 
 

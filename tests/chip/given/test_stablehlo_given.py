@@ -166,7 +166,6 @@ ENDS = f"""    %8 = stablehlo.uniform_quantize %0 : {QUANTIZED}
     return %9 : tensor<4x5xf32>
 """
 OTHER_PARTS = "takes other parts than those of each example at constant indices along one axis"
-OVER_BATCH = "works along the batch, and the chip computes each example by itself"
 SHIFTED = f"    %1 = stablehlo.slice %0 [1:4, 0:5] : ({QUANTIZED}) -> tensor<3x5x{I8}>\n{ENDS}"
 
 
@@ -203,7 +202,7 @@ def constant(name: str, values: str, shape: str, quantized: str) -> str:
             main_of(gathered("0, 1", "1x2", "1, 1", "1")).replace("[1], coll", "[], coll"),
             f"'gather' {OTHER_PARTS}",
         ),
-        (main_of(SHIFTED), f"'slice' {OVER_BATCH}"),
+        (main_of(SHIFTED), "'slice' makes [3, 5] of 4 examples, and the chip computes each example by itself"),
         (main_of(multiplied(9)), "'multiply' takes constants that differ from example to example"),
         (
             main_of(multiplied(300)),
@@ -254,7 +253,7 @@ MADE_OF = "Compile the model that the file was made of, with calibration=."
     ("text", "expected"),
     [
         (in_one_line("0:40000:2", 40000, 20000), f"the operation 'slice' takes more than 16,384 parts. {MADE_OF}"),
-        (in_one_line("2:2", 5, 0), f"the operation 'slice' makes a tensor without numbers. {MADE_OF}"),
+        (in_one_line("2:2", 5, 0), f"the operation 'slice' makes a tensor of no numbers. {MADE_OF}"),
         (
             in_one_line("0:5:2", 5, 3, "%arg0"),
             "The layer 'slice_1' takes or makes numbers that the file does not quantize, and every number of the chip "

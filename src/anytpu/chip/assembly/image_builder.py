@@ -75,6 +75,8 @@ class ImageBuilder:
             return []
         line, steps = self.steps or (self.services[0][0], [])
         try:
+            if not isinstance(steps, list):  # one object, in earlier releases
+                raise ChipError("The steps are in another form: compile the model again, and disassemble it.")
             records = RecordDecoder(self.arrays, steps, self.text_bytes, self.batch)
             return [records.record(Service, described) for _, described in self.services]
         except ChipError as error:

@@ -103,10 +103,6 @@ class _StableHloReader:
                 f"its input {argument.name!r} is {list(shape)} of {argument.dtype}, and the chip takes float32 "
                 "or quantized numbers with the batch as axis 0."
             )
-        if shape[0] != self._batch:
-            raise QuantizationError(
-                f"its input {argument.name!r} is a batch of {shape[0]}, the first of {self._batch}: export one batch."
-            )
         own = None if argument.quantized is None else argument.quantized.quantization
         tensor = self._graph.tensor(argument.name, canonical_shape(shape[1:]), own)
         self._values[number] = HeldTensor(tensor, shape[1:], is_float=own is None)
@@ -131,18 +127,16 @@ class _StableHloReader:
             raise self._refused(kind, "is not read from a quantized file")
         rule, shape = _RULES.get(kind, _StableHloReader._unary), operation.types[0].shape
         if 0 in shape:
-            raise self._refused(kind, "makes a tensor without numbers")
+            raise self._refused(kind, "makes a tensor of no numbers")
         sums = own is not None and own.bits == 32 and any(isinstance(given, HeldTensor | Pending) for given in operands)
         full = own is not None and (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
         if sums and not (kind in ("add", "convolution", "dot_general") and full):
             raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
         result = rule(self, kind, operation, operands)
         if isinstance(result, HeldTensor | Pending) and shape != (self._batch, *result.dims):
-            wanted = f"{self._batch} examples of {list(result.dims)}"
-            raise self._refused(kind, f"makes {list(shape)} where {wanted} are expected")
-        if own is None:
-            return result
-        return self._quantized(kind, result, own)
+            made = f"makes {list(shape)} of {self._batch} examples"
+            raise self._refused(kind, f"{made}, and the chip computes each example by itself")
+        return result if own is None else self._quantized(kind, result, own)
 
     def _refused(self, kind: str, why: str) -> QuantizationError:
         return QuantizationError(
@@ -291,10 +285,8 @@ class _StableHloReader:
             if value.scale.size > 1:
                 raise self._refused(kind, "reshapes constants with a scale for each channel")
             return value.reshaped(value.integers.reshape(shape), 0)
-        held = self._graph.held(self._activation(kind, value))
-        if math.prod(shape[1:]) != math.prod(held.dims):
-            raise self._refused(kind, "makes another batch, and the chip computes each example by itself")
-        return dataclasses.replace(held, dims=tuple(shape[1:]))
+        # Another batch is refused as the shape of the result is (`_result`).
+        return dataclasses.replace(self._graph.held(self._activation(kind, value)), dims=tuple(shape[1:]))
 
     def _transpose(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         value, order = operands[0], operation.attributes["permutation"]
@@ -314,19 +306,15 @@ class _StableHloReader:
     def _concatenate(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         values = aligned(self._graph, [self._activation(kind, operand) for operand in operands])
         if operation.attributes["dimension"] == 0:
-            raise self._refused(kind, _OVER_BATCH)
+            raise self._refused(kind, "works along the batch, and the chip computes each example by itself")
         return self._graph.concatenation(values, operation.attributes["dimension"] - 1)
 
     def _slice(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         held = in_order(self._graph, self._graph.held(self._activation(kind, operands[0])))
-        names = "start_indices", "limit_indices", "strides"
-        parts = zip(*(operation.attributes[name] for name in names), strict=True)
-        for axis, (start, limit, step) in enumerate(parts):
-            if axis:
-                each = ((n, n + 1) for n in range(start, limit, step))
-                held = self._taken(kind, held, axis - 1, [(start, limit)] if step == 1 else each)
-            elif (start, limit, step) != (0, self._batch, 1):
-                raise self._refused(kind, _OVER_BATCH)
+        parts = zip(*map(operation.attributes.get, ("start_indices", "limit_indices", "strides")), strict=True)
+        for axis, (start, limit, step) in enumerate(list(parts)[1:]):  # a part of the batch has another shape
+            each = ((n, n + 1) for n in range(start, limit, step))
+            held = self._taken(kind, held, axis, [(start, limit)] if step == 1 else each)
         return held
 
     def _gather(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
@@ -376,8 +364,6 @@ def _one_number(value: Value) -> Value:
     reals = value.reals if isinstance(value, Scaled) else value
     return np.array(reals.flat[0]) if reals.size and (reals == reals.flat[0]).all() else value
 
-
-_OVER_BATCH = "works along the batch, and the chip computes each example by itself"
 
 _FOLDED = ("broadcast_in_dim", "concatenate", "convert", "reshape", "slice", "transpose")
 """Operations of constants without scales, as the indices of a gather are."""
