@@ -284,6 +284,8 @@ def test_mfu_counts_the_operations_of_the_training_step(tmp_path: Path, monkeypa
             model.fit(X, Y, batch_size=8, verbose=0, run_dir=tmp_path / folder, callbacks=[Evaluates(evaluates)])
 
     run(classifier, train, "virtual")
+    spent = RunReader(tmp_path / "b").points[-1]["spent"]
+    assert 0 < spent["evaluation"] < spent["all"]
     whole, evaluated = (
         {round(point["mfu"] * point["step_s"]) for point in RunReader(tmp_path / name).points[:4]} for name in "ab"
     )

@@ -73,7 +73,6 @@ class FitRecord(keras.callbacks.Callback):
         """Begin the steps of an epoch, from 1."""
         self.end_epoch()
         self._epoch, self._clock, self._calls = epoch, clock, []
-        self._evaluation_s = 0.0
         self._began_s = self._point_s = time.perf_counter()
         self._before = self._counters()
         self._spent = self._now_spent()
@@ -111,11 +110,9 @@ class FitRecord(keras.callbacks.Callback):
         logs, self._ending = self._ending, None
         if logs is None:
             return
-        spent = {**self._now_spent(), "evaluation": self._evaluation_s}
-        duration_s = time.perf_counter() - self._began_s
-        rest_s = duration_s - (self._point_s - self._began_s) - self._evaluation_s
-        besides_s = sum(spent[name] - self._spent[name] for name in ("compile", "save"))
-        spent["callbacks"] = max(rest_s - besides_s, 0.0)
+        now, spent = time.perf_counter(), self._now_spent()
+        spent["callbacks"] = max(now - self._point_s - self._besides_s(spent), 0.0)
+        duration_s = now - self._began_s
         spent["steps"] = max(duration_s - sum(spent.values()), 0.0)
         with self._record.warned():
             facts = {"metrics": self._record.finite(self._step, logs), "spent": spent}
@@ -127,17 +124,15 @@ class FitRecord(keras.callbacks.Callback):
         if not calls:
             return
         # 1. The values: those of the newest call.
-        metrics = calls[-1].logs
-        fetch(metrics)
+        fetch(metrics := calls[-1].logs)
         # 2. The times: what the host did besides is not a step's.
         now, spent = time.perf_counter(), self._now_spent()
-        besides_s = sum(spent[name] - self._spent[name] for name in ("compile", "save"))
-        duration_s = max(now - self._point_s - besides_s, 1e-9)
+        duration_s = max(now - self._point_s - self._besides_s(spent), 1e-9)
         steps, first = sum(call.steps for call in calls), self._step
         self._step, self._point_s = first + steps, now
         point: dict[str, Any] = {"step": self._step, "epoch": self._epoch, "time": time.time(), "steps": steps}
-        point |= {"step_s": duration_s / steps, "examples_per_s": sum(call.examples for call in calls) / duration_s}
-        point["spent"] = spent | {"all": now - self._began_s}
+        point |= {"step_s": duration_s / steps, "spent": spent | {"all": now - self._began_s}}
+        point["examples_per_s"] = sum(call.examples for call in calls) / duration_s
         if self.peak_flops_per_s is not None and all(call.flops for call in calls):
             flops = sum(call.steps * (call.flops or 0.0) for call in calls)
             point["mfu"] = flops / duration_s / self.peak_flops_per_s
@@ -154,7 +149,12 @@ class FitRecord(keras.callbacks.Callback):
     def _counters(self) -> dict[str, float]:
         waited_s = 0.0 if self._clock is None else self._clock.waited_s
         saved_s = 0.0 if self._run is None else self._run.saves_s
-        return {"input": waited_s, "compile": self._trainer.compiling_s, "save": saved_s}
+        compiled_s, evaluated_s = self._trainer.compiling_s, self._evaluation_s
+        return {"input": waited_s, "compile": compiled_s, "save": saved_s, "evaluation": evaluated_s}
+
+    def _besides_s(self, spent: dict[str, float]) -> float:
+        """Return the seconds since the last point in which no step was to run."""
+        return sum(spent[name] - self._spent[name] for name in ("compile", "save", "evaluation"))
 
     def _now_spent(self) -> dict[str, float]:
         """Return the seconds that the epoch has spent on other things than steps."""
@@ -235,11 +235,10 @@ def _about(trainer: Trainer, arguments: dict[str, Any], checkpoint_dir: Any, pea
     formula = "operations of a step on a core by XLA's count / (step time x peak bfloat16 rate of a core)"
     no_peak = "virtual cores share this machine's CPU" if core.virtual else "this device's peak rate is not known"
     parameters = sum(math.prod(v.shape) for v in model.weights) if model.built else None
-    columns = {name: arguments[name] for name in "xy" if arguments.get(name) is not None}
     return {
         "settings": {name: v for name, v in settings.items() if isinstance(v, str | int | float | bool)},
         "model": {"name": model.name, "class": type(model).__name__, "parameters": parameters},
-        "data": {name: _form(column) for name, column in columns.items()},
+        "data": {name: _form(arguments[name]) for name in "xy" if arguments.get(name) is not None},
         "devices": devices + (", simulated on this machine's CPU" if core.virtual else ""),
         "virtual": core.virtual,
         "mfu": f"not computed: {no_peak}" if peak is None else formula,

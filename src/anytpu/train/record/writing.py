@@ -6,8 +6,7 @@ line, and a reader never waits. A line is a point (`step`, `loss`, ...) or an ev
 Rule: a run that begins again at a step writes the event "began". Points of later steps that stand before this event
 are replaced: readers leave them out. Nothing is deleted.
 
-Rule: a record never ends a training. If it cannot be written, one warning says why, and it gets no more lines. It
-never changes files of these names that are not a record.
+Rule: a record never ends a training, and changes no file that is not a record. If it must end, one warning says why.
 """
 
 from __future__ import annotations
@@ -162,9 +161,7 @@ class RunRecord:
                 self.event("spike", last, loss=loss, usual=usual, where=steps_meant)
             self._losses.append(loss)
 
-    def finite(
-        self, step: int, metrics: Mapping[str, Any], where: Callable[[str], str] | None = None
-    ) -> dict[str, float | None]:
+    def finite(self, step: int, metrics: Any, where: Callable[[str], str] | None = None) -> dict[str, float | None]:
         """Return the numbers, None for those that are not finite; write an event when one ceases to be finite."""
         values: dict[str, float | None] = {}
         for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
