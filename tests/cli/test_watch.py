@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -72,11 +74,42 @@ def test_only_this_machine_or_a_token_opens_the_page(tmp_path: Path):
         )
     with pytest.raises(FileError):
         Site([str(tmp_path)], "127.0.0.1", 0)
+    with served(host="127.0.0.2") as site:
+        assert asked(site.url)[0] == 200
+        assert asked(site.url, Host="evil.test")[0] == 403
     with served(host="0.0.0.0") as site:
         assert re.fullmatch(r"http://0\.0\.0\.0:\d+/\?token=.{20,}", site.url)
         assert asked(site.url)[0] == 200
         for wrong in ("", "?token=", "?token=%C3%A9", f"?token={site.token}x"):
             assert asked(f"http://127.0.0.1:{site.server_port}/{wrong}")[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", "my machine"])
+def test_an_address_that_is_not_one_is_refused(host: str):
+    with pytest.raises(SettingError) as caught:
+        Site([], host, 0)
+    assert str(caught.value) == f"the page needs an IPv4 address of this machine, not {host!r}; omit --host"
+
+
+def test_a_port_that_is_not_one_is_refused():
+    with pytest.raises(SettingError) as caught:
+        Site([], "127.0.0.1", 70000)
+    assert str(caught.value) == (
+        "the page cannot be served at 127.0.0.1 port 70000: bind(): port must be 0-65535.; choose --port 0"
+    )
+
+
+def test_a_client_of_another_kind_prints_nothing(capfd: pytest.CaptureFixture[str]):
+    with served() as site:
+        for request in (b"GET http://[ HTTP/1.0\r\n\r\n", b"GET / HTTP/1.0\r\nHost: [\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", site.server_port)) as client:
+                client.sendall(request)
+                assert b" 403 " in client.recv(100)
+        with socket.create_connection(("127.0.0.1", site.server_port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert asked(site.url)[0] == 200
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_command_says_where_the_page_is(tmp_path: Path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ import checkpointed_fit
 from anytpu.engine import twin
 from anytpu.errors import SettingError
 from anytpu.train import fit_record
+from anytpu.train.checkpoint.saver import Saver
 from anytpu.train.record import RunReader
 from forked import python
 from keras_oracle import CLASSES, PLACES, EveryLog, classifier, compiled, rows, run
@@ -29,17 +33,13 @@ def recorded(folder: Path, place: str = "virtual", **settings: Any) -> tuple[Run
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_points_are_the_losses_of_their_steps(tmp_path: Path, monkeypatch, place: str):
+def test_the_points_are_the_logs_of_keras(tmp_path: Path, monkeypatch, place: str):
     monkeypatch.setattr(fit_record, "MIN_POINT_S", 0.0)
     every = EveryLog()
     record, history = recorded(tmp_path / "run", place, callbacks=[every])
-    # Keras's logs are means over the epoch so far, and the last batch of each epoch is shorter.
-    steps, counts = -(-len(X) // 7), np.minimum(7 * np.arange(1, 8), len(X))
-    means = np.array([log["loss"] for log in every.logs]).reshape(3, steps)
-    losses = np.diff(means * counts, axis=1, prepend=0) / np.diff(counts, prepend=0)
-    assert [point["step"] for point in record.points] == [*range(1, 3 * steps + 1)]
-    np.testing.assert_allclose([point["loss"] for point in record.points], losses.ravel(), rtol=1e-4)
-    assert [point["metrics"]["accuracy"] for point in record.points] == [log["accuracy"] for log in every.logs]
+    assert [point["step"] for point in record.points] == [*range(1, 3 * -(-len(X) // 7) + 1)]
+    points = [{"loss": point["loss"], **point["metrics"]} for point in record.points]
+    assert points == [{name: float(value) for name, value in logs.items()} for logs in every.logs]
     # The ends of epochs are Keras's history.
     assert {name: [epoch["metrics"][name] for epoch in record.epochs] for name in history.history} == history.history
     for epoch in record.epochs:
@@ -121,10 +121,14 @@ def test_the_step_that_is_not_finite_is_named(tmp_path: Path, steps_per_executio
         model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(CLASSES)])
         return compiled(model, steps_per_execution=steps_per_execution or "auto")
 
-    run(make, lambda m: m.fit(x, Y, batch_size=8, shuffle=False, verbose=0, run_dir=tmp_path), "virtual")
-    record = RunReader(tmp_path)
-    bad = [(event["names"], event["where"]) for event in record.events if event["event"] == "not finite"]
-    assert bad[0] == (["loss"], "step 4")
+    def train(model: Any) -> None:
+        validation = (np.full_like(X, np.nan), Y)
+        with pytest.warns(UserWarning, match="x has NaN or infinity, first in row 30"):
+            model.fit(x, Y, batch_size=8, shuffle=False, verbose=0, validation_data=validation, run_dir=tmp_path)
+
+    run(make, train, "virtual")
+    bad = [event for event in RunReader(tmp_path).events if event["event"] == "not finite"]
+    assert [(event["names"], event["where"]) for event in bad] == [(["loss"], "step 4"), (["val_loss"], "")]
 
 
 def test_an_error_of_the_program_is_written_down(tmp_path: Path):
@@ -163,3 +167,126 @@ def test_a_checkpointer_and_a_bucket_name_the_folder(tmp_path: Path):
     saved = tpu.Checkpointer(tmp_path / "run7", every_steps=2)
     run(classifier, lambda model: model.fit(X, Y, checkpoint_dir=saved, **FIT), "virtual")
     assert RunReader(tmp_path / "run7").about["checkpoints"] == str(tmp_path / "run7")
+
+
+class Slow(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.05)
+        return X[:8], Y[:8]
+
+
+def test_each_epoch_has_its_own_wait_for_input(tmp_path: Path):
+    run(classifier, lambda model: model.fit(Slow(), epochs=3, verbose=0, run_dir=tmp_path), "virtual")
+    epochs = RunReader(tmp_path).epochs
+    assert [0.2 <= epoch["spent"]["input"] <= epoch["duration_s"] for epoch in epochs] == [True] * 3
+
+
+def test_a_schedule_without_a_config_is_recorded(tmp_path: Path):
+    class NoConfig(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            return 0.1
+
+    def make() -> Any:
+        rate: Any = NoConfig()
+        return compiled(classifier(), optimizer=keras.optimizers.SGD(rate))
+
+    run(make, lambda model: model.fit(X, Y, verbose=0, run_dir=tmp_path), "virtual")
+    assert RunReader(tmp_path).state == "ended"
+
+
+class Ragged(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["ragged"] = [1, [2, 3]]
+
+
+def test_logs_of_other_kinds_are_left_out(tmp_path: Path):
+    class Own(keras.Model):
+        def train_step(self, *arguments: Any) -> Any:
+            _, state = super().train_step(*arguments)
+            return {"my": jnp.array(jnp.nan)}, state
+
+    def make() -> Any:
+        inputs = keras.Input((X.shape[1],))
+        return compiled(Own(inputs, keras.layers.Dense(CLASSES)(inputs)))
+
+    run(make, lambda m: m.fit(X, Y, verbose=0, run_dir=tmp_path, callbacks=[Ragged()]), "virtual")
+    record = RunReader(tmp_path)
+    assert [event.get("where") for event in record.events] == [None, "step 1", None]
+    assert record.state == "ended"
+
+
+def test_accumulated_gradients_do_not_change_the_count_of_steps(tmp_path: Path):
+    def twice(model: Any) -> None:
+        for _ in range(2):
+            model.fit(X, Y, batch_size=8, verbose=0, run_dir=tmp_path)
+
+    def make() -> Any:
+        return compiled(classifier(), optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+
+    run(make, twice, "virtual")
+    assert [event["step"] for event in RunReader(tmp_path).events] == [0, 6, 6, 12]
+
+
+def test_a_stop_in_the_last_callback_keeps_the_line_of_the_epoch(tmp_path: Path):
+    class Stop(keras.callbacks.Callback):
+        takes_many_steps = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def train(callbacks: list[Any]) -> None:
+        saved = tpu.Checkpointer(tmp_path, every_steps=1000)
+        run(classifier, lambda model: model.fit(X, Y, checkpoint_dir=saved, callbacks=callbacks, **FIT), "virtual")
+
+    with pytest.raises(SystemExit):
+        train([Stop()])
+    train([])
+    assert [(epoch["epoch"], epoch["step"]) for epoch in RunReader(tmp_path).epochs] == [(1, 7), (2, 14), (3, 21)]
+
+
+def test_a_last_save_that_fails_is_a_fit_that_failed(tmp_path: Path, monkeypatch):
+    def fail(saver: Any) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(Saver, "finish", fail)
+    with pytest.raises(OSError, match="full"):
+        run(classifier, lambda model: model.fit(X, Y, checkpoint_dir=tmp_path, **FIT), "virtual")
+    assert RunReader(tmp_path).state == "failed"
+
+
+def test_a_list_of_callbacks_of_the_user_stays_as_it_is(tmp_path: Path):
+    def train(model: Any) -> None:
+        callbacks = keras.callbacks.CallbackList([], add_history=True, model=model, epochs=1, steps=1)
+        model.fit(X, Y, verbose=0, run_dir=tmp_path, callbacks=callbacks)
+        assert [type(callback).__name__ for callback in callbacks.callbacks] == ["History"]
+
+    run(classifier, train, "virtual")
+
+
+def test_mfu_counts_the_operations_of_the_training_step(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(fit_record, "_peak_flops_per_s", lambda trainer: 1.0)
+    monkeypatch.setattr(fit_record, "MIN_POINT_S", 0.0)
+
+    class Evaluates(keras.callbacks.Callback):
+        def __init__(self, evaluates: bool) -> None:
+            super().__init__()
+            self.evaluates = evaluates
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.evaluates and self.model is not None:
+                self.model.evaluate(X, Y, batch_size=4, verbose=0)
+
+    def train(model: Any) -> None:
+        for folder, evaluates in (("a", False), ("b", True)):
+            model.fit(X, Y, batch_size=8, verbose=0, run_dir=tmp_path / folder, callbacks=[Evaluates(evaluates)])
+
+    run(classifier, train, "virtual")
+    spent = RunReader(tmp_path / "b").points[-1]["spent"]
+    assert 0 < spent["evaluation"] < spent["all"]
+    whole, evaluated = (
+        {round(point["mfu"] * point["step_s"]) for point in RunReader(tmp_path / name).points[:4]} for name in "ab"
+    )
+    assert whole == evaluated

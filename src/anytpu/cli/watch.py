@@ -15,6 +15,7 @@ import http.server
 import ipaddress
 import math
 import secrets
+import sys
 import threading
 import time
 import urllib.parse
@@ -42,7 +43,7 @@ class Site(http.server.ThreadingHTTPServer):
 
     Raises:
         FileError: a folder has no record.
-        SettingError: `host` is not an IP address of this machine, or the port is taken.
+        SettingError: `host` is not an IPv4 address of this machine, or the port is taken.
     """
 
     daemon_threads = True
@@ -56,15 +57,22 @@ class Site(http.server.ThreadingHTTPServer):
         self._shown: list[tuple[int, str]] | None = None
         self.content()
         try:
-            self.token = "" if ipaddress.ip_address(host).is_loopback else secrets.token_urlsafe(16)
+            self.token = "" if ipaddress.IPv4Address(host).is_loopback else secrets.token_urlsafe(16)
             super().__init__((host, port), _Answers)
-        except (ValueError, OSError) as error:
+        except ValueError:
+            raise SettingError(f"the page needs an IPv4 address of this machine, not {host!r}; omit --host") from None
+        except (OverflowError, OSError) as error:
             raise SettingError(f"the page cannot be served at {host} port {port}: {error}; choose --port 0") from None
 
     @property
     def url(self) -> str:
         """The address of the page, with its token."""
         return f"http://{self.server_address[0]}:{self.server_port}/{self.token and '?token='}{self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a client that went away."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def content(self) -> str:
         """Return the content of the page as of now."""
@@ -85,18 +93,20 @@ class _Answers(http.server.BaseHTTPRequestHandler):
     """The answers to browsers: `/` is the page, `/runs` its content."""
 
     server: Site
+    timeout = 10
+    """Seconds after which a client that says nothing is left."""
 
     def do_GET(self) -> None:
         from anytpu.report.html import Markup, whole
 
-        parts = urllib.parse.urlsplit(self.path)
-        token = urllib.parse.parse_qs(parts.query).get("token", [""])[0]
+        path, _, query = self.path.partition("?")
+        token = urllib.parse.parse_qs(query).get("token", [""])[0]
         host = (self.headers["Host"] or "").rpartition(":")[0] or self.headers["Host"]
         if self.server.token and not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self._answer(403, "open the URL that anytpu watch printed, with its token", "text/plain")
-        elif not self.server.token and host not in _LOOPBACK_NAMES:
+        elif not self.server.token and host not in (*_LOOPBACK_NAMES, self.server.server_address[0]):
             self._answer(403, "this page is served to this machine only", "text/plain")
-        elif parts.path not in ("/", "/runs"):
+        elif path not in ("/", "/runs"):
             self._answer(404, "there is no such page", "text/plain")
         else:
             try:
@@ -106,7 +116,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
                 return
             script = Path(__file__).with_name("live.js").read_text(encoding="utf-8")
             page = whole("anytpu watch", Markup(content), script=script, renews=True)
-            self._answer(200, page if parts.path == "/" else content, "text/html")
+            self._answer(200, page if path == "/" else content, "text/html")
 
     def _answer(self, status: int, text: str, kind: str) -> None:
         content = text.encode("utf-8", "replace")

@@ -26,7 +26,7 @@ from anytpu.train import checks, compiled_models, functions, host_files
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
-from anytpu.train.fit_record import FitRecord, recorded
+from anytpu.train.fit_record import recorded
 from anytpu.train.host_callbacks import set_for_host
 from anytpu.train.trainer import Trainer
 
@@ -120,8 +120,8 @@ def _loop(name: str, original: Callable) -> Callable:
             contextlib.nullcontext()
             if checkpoint_dir is None
             else checkpointed(trainer, checkpoint_dir, arguments) as run,
-            recorded(trainer, run_dir, checkpoint_dir, arguments, run) as record,
-            _running(trainer, name, arguments, run, record),
+            recorded(trainer, run_dir, checkpoint_dir, arguments, run),
+            _running(trainer, name, arguments, run),
             trainer.record.evaluating() if name == "evaluate" and trainer.record else contextlib.nullcontext(),
         ):
             if name == "fit":
@@ -190,9 +190,7 @@ def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(
-    trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun | None, record: FitRecord | None
-) -> Iterator[None]:
+def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun | None) -> Iterator[None]:
     """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer.
 
     Args:
@@ -200,7 +198,6 @@ def _running(
         name: name of the loop.
         arguments: arguments of the call, by name.
         run: the checkpoints of a fit, or None.
-        record: the record of a fit, or None.
     """
     mode, callbacks = _MODES[name], arguments.get("callbacks")
     is_single_pass = name != "fit" or arguments.get("epochs", 1) - arguments.get("initial_epoch", 0) <= 1
@@ -208,7 +205,7 @@ def _running(
     with value_within(_ACTIVE, running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         if mode == "train":
-            trainer.checkpoints, trainer.record = run, record
+            trainer.checkpoints = run
         try:
             with immediate_interrupts(), running.passes:
                 yield

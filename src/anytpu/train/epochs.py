@@ -159,9 +159,6 @@ class Epochs(_KerasEpochIterator):
             raise DataExhaustedError(_no_batch(self._epoch))
         # `step` counts as Keras does (`_counted`), `steps_run` counts the steps that ran.
         step, steps_run, resumed = self._begin_epoch(wanted)
-        if self._trainer.record is not None and self._mode == "train" and not self._is_building:
-            logs = None if resumed is None else resumed.host["step_logs"]
-            self._trainer.record.begin_epoch(self._trainer.epoch, self._clock, steps_run, logs)
         has_ended = resumed is not None and self._input.has_ended
         with self._clocked():
             while not has_ended and (wanted is None or step < wanted):
@@ -262,6 +259,8 @@ class Epochs(_KerasEpochIterator):
             return
         self._trainer.print_notices()
         self._clock.begin_epoch()
+        if self._trainer.record is not None:
+            self._trainer.record.begin_epoch(self._trainer.epoch, self._clock)
         try:
             yield
         finally:

@@ -90,8 +90,6 @@ class FitRun:
         self._epochs_count = arguments.get("epochs", 1)
         self._resumed = self._load()
         self._steps = self._epoch_began = self._resumed.step if self._resumed else 0
-        self.first_step = self._steps
-        """Number of steps that ran before this fit, in the run that it continues."""
         self.saves_s = 0.0
         """Seconds that the training waited for saves so far."""
         self._epoch = arguments.get("initial_epoch", 0)

@@ -163,15 +163,10 @@ _EXACT = tuple(
 """Results of at most an addition and a division: they have the same bits within a compiled step and outside of it."""
 
 
-def has_steps_of_keras(model: Any) -> bool:
-    """Return whether a model's class leaves Keras's steps and metrics: its loss is a mean over the epoch so far."""
-    base = _keras.jax_trainer_module().JAXTrainer
-    return all(name not in vars(model) and getattr(type(model), name) is getattr(base, name) for name in _STEPS)
-
-
 def _are_results(model: Any) -> bool:
     """Return whether the logs of a step are the results of the metrics after it: the model's class leaves both."""
-    if not has_steps_of_keras(model):
+    base = _keras.jax_trainer_module().JAXTrainer
+    if any(name in vars(model) or getattr(type(model), name) is not getattr(base, name) for name in _STEPS):
         return False
     compiled = _keras.compiled_metrics(model)
     parts = [part for metric in model.metrics for part in (metric.metrics if metric is compiled else [metric])]

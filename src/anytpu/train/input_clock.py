@@ -28,14 +28,14 @@ class InputClock:
         now: returns the time in seconds.
 
     Attributes:
-        waited_s: seconds that the device waited for batches in this epoch so far.
+        waited_s: seconds that the device waited for batches so far, in all epochs.
         notice: a line about the last epoch if it was input-bound, with `{epoch}` in place of the epoch number, or None.
     """
 
     def __init__(self, newest: Callable[[], Tree], now: Callable[[], float] = time.perf_counter) -> None:
         self.notice: str | None = None
         self._newest, self._now = newest, now
-        self.waited_s = self._began_s = 0.0
+        self.waited_s = self._waited_before_s = self._began_s = 0.0
 
     def timed(self, batches: Iterable[Tree]) -> Iterator[Tree]:
         """Yield the batches, and measure the time to make each."""
@@ -53,13 +53,14 @@ class InputClock:
 
     def begin_epoch(self) -> None:
         """Start an epoch."""
-        self.waited_s, self._began_s = 0.0, self._now()
+        self._waited_before_s, self._began_s = self.waited_s, self._now()
 
     def end_epoch(self) -> float:
         """End an epoch, and return the share of its time that the device waited for batches, from 0 to 1."""
         duration_s = self._now() - self._began_s
-        share = min(self.waited_s / duration_s, 1.0) if duration_s > 0 else 0.0
-        is_limit = share > MIN_SHARE and self.waited_s > MIN_WAIT_S
+        waited_s = self.waited_s - self._waited_before_s
+        share = min(waited_s / duration_s, 1.0) if duration_s > 0 else 0.0
+        is_limit = share > MIN_SHARE and waited_s > MIN_WAIT_S
         self.notice = _notice(share) if is_limit else None
         return share
 

@@ -131,7 +131,7 @@ class Trainer:
         self._ahead = 0
         self._skips: SkippedSteps | None = None
         self._initial_epoch = 0
-        self._epoch = 1
+        self.epoch = 1
         self._step = 0
 
     def resolve(self) -> None:
@@ -253,20 +253,20 @@ class Trainer:
 
     def end_fit(self) -> None:
         """End a fit, and print what it has to say on stderr."""
-        self.on_nan = self.checkpoints = self.record = self._skips = None
+        self.on_nan = self.checkpoints = self._skips = None
         self.print_notices()
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
-        self._epoch, self._step = self._initial_epoch + number, 0
+        self.epoch, self._step = self._initial_epoch + number, 0
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
         """End an epoch of training: record its input share, and its notice unless it is None."""
         if self._skips is not None:
-            self._skips.end_epoch(self._epoch)
+            self._skips.end_epoch(self.epoch)
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
-            self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
+            self.notices.append(f"anytpu: {notice.format(epoch=self.epoch)}")
 
     def later(self, mode: str, logs: Tree) -> Tree:
         """Return the logs of a call, which may still be on their way; `wait_for_logs` raises the errors of the call."""
@@ -274,7 +274,7 @@ class Trainer:
         if mode == "train":
             self.newest_logs = self._logs
             if self.record is not None:
-                self.record.called(self.backend, self._logs, self.every, self._examples)
+                self.record.called(self._logs, self.every, self._examples)
         return self._logs
 
     def are_newest(self, logs: Tree) -> bool:
@@ -429,20 +429,15 @@ class Trainer:
             return
         first, self._step = self._step, self._step + segment.count
         if self._skips is not None:
-            self._skips.add(results.bad_steps, segment.count, self._epoch)
+            self._skips.add(results.bad_steps, segment.count, self.epoch)
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
             # After the first bad step every later one counts as bad, so the first bad step follows from their number.
-            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, self._nan_hint)
+            checks.refuse_nan(first + segment.count - bad + 1, self.epoch, self._nan_hint)
 
     @property
     def step_flops(self) -> float | None:
         """Operations of one step of the newest executable on one core, as XLA counts them; None if not known."""
         return None if self._last is None else getattr(self._last[1][0], "flops", None)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that runs, from 1."""
-        return self._epoch
 
     @property
     def _nan_hint(self) -> str:

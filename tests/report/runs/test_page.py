@@ -62,6 +62,30 @@ def test_two_runs_begin_with_their_difference(tmp_path: Path):
     assert str(tmp_path / "a" / "run") in difference
 
 
+def test_a_run_that_ends_in_nan_has_its_curve_and_its_last_loss(tmp_path: Path):
+    with tpu.RunRecord(tmp_path) as run:
+        for step in range(1, 6):
+            run.log(step, loss=float("nan") if step > 3 else 1 / step)
+    page = content([RunReader(tmp_path)])
+    assert "last loss 0.3333" in text_of(page)
+    assert page.count('<svg viewBox="0 0 480 290"') == 2  # the loss, and the time of a step
+
+
+def test_the_last_loss_is_that_of_the_newest_line(tmp_path: Path):
+    lines = ['{"step": 3, "loss": 9}', '{"event": "epoch", "step": 3, "metrics": {"loss": 9, "val_loss": 8}}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 4, "loss": 0.5}', ""]))
+    text = text_of(content([RunReader(tmp_path)]))
+    assert "last loss 0.5" in text
+    assert "last val_loss 8" in text
+
+
+@pytest.mark.parametrize("losses", [[5e-324, 1.0], [1e15, 1e15 + 0.125], [-1e299, 1e-300], [-5e-324], [1e-310, 0.0]])
+def test_numbers_without_a_scale_have_a_page(tmp_path: Path, losses: list[float]):
+    lines = [f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in enumerate(losses)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert "<svg" in content([RunReader(tmp_path)])
+
+
 def test_a_record_of_nothing_has_a_page(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n{"event": "epoch", "step": 3, "time": 1e99}\n')
     page = content([RunReader(tmp_path)], tail=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -35,10 +36,22 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path):
     assert run.state == "ended"
     assert [point.get("loss") for point in run.points] == [0.5, 0.25, 0.125, None]
     assert [point["metrics"] for point in run.points] == [{STRANGE: step / 2} for step in (1, 2, 3, 4)]
-    assert all(point["steps"] == 1 and point["examples_per_s"] > 0 for point in run.points)
+    # When the first step began is not known.
+    assert [(point.get("steps"), point.get("examples_per_s", 0) > 0) for point in run.points] == [
+        (None, False),
+        *[(1, True)] * 3,
+    ]
     assert [(event["event"], event["step"]) for event in run.events] == [("began", 0), ("not finite", 4), ("ended", 4)]
     assert run.about["settings"] == {STRANGE: STRANGE, "rate": 0.1}
     assert run.about["versions"]["anytpu"] == tpu.__version__
+
+
+def test_a_value_that_is_not_finite_is_one_event_until_it_is_finite_again(tmp_path: Path):
+    with tpu.RunRecord(tmp_path) as record:
+        for step, loss in enumerate([1.0, np.nan, np.nan, 1.0, np.inf], start=1):
+            record.log(step, loss=loss, other=np.nan)
+    bad = [(event["step"], event["names"]) for event in RunReader(tmp_path).events if event["event"] == "not finite"]
+    assert bad == [(1, ["other"]), (2, ["loss"]), (5, ["loss"])]
 
 
 def test_a_loss_that_jumps_is_named(tmp_path: Path):
@@ -125,6 +138,79 @@ def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, case: st
     ]
 
 
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl"])
+def test_files_of_the_user_stay_as_they_are(tmp_path: Path, name: str):
+    (tmp_path / name).write_text('{"mine": 1}\n')
+    with pytest.warns(UserWarning) as warned, tpu.RunRecord(tmp_path) as record:
+        record.log(1, loss=1.0)
+        record.log(2, loss=1.0)
+    assert [str(warning.message) for warning in warned] == [
+        f"The record of the run in {str(tmp_path)!r} cannot be written: {name} there is not of a record of a run; name "
+        "another run_dir. It gets no more lines; the training goes on."
+    ]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '{"mine": 1}\n'}
+
+
+def test_an_empty_file_becomes_a_record(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").touch()
+    for _ in range(2):
+        with tpu.RunRecord(tmp_path) as record:
+            record.log(1, loss=1.0)
+    assert RunReader(tmp_path).state == "ended"
+
+
+def deleted() -> Any:
+    array = jnp.array(1.0)
+    array.delete()
+    return array
+
+
+UNWRITABLE: dict[str, Any] = {
+    "donated": ({"loss": deleted}, "Array has been deleted.*"),
+    "huge": ({"loss": lambda: 10**400}, "int too large to convert to float"),
+    "rate": ({"examples": lambda: float("nan")}, "Out of range float values are not JSON compliant.*"),
+    "long": ({f"{n:0>100}": lambda: 1.0 for n in range(3000)}, "a line has 3..,... bytes, of at most 262,144"),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_a_value_that_cannot_be_written_does_not_end_the_loop(tmp_path: Path, case: str):
+    values, reason = UNWRITABLE[case]
+    settings: Any = {("a", 1): 2}
+    with pytest.warns(UserWarning) as warned, tpu.RunRecord(tmp_path, settings=settings) as record:
+        record.log(1, loss=1.0)
+        strange: Any = {"step": np.int64(2), **{name: make() for name, make in values.items()}}
+        record.log(**strange)
+        assert RunReader(tmp_path).state == "running"
+        record.log(3, loss=1.0)
+    (text,) = [str(warning.message) for warning in warned]
+    begin = re.escape(f"The record of the run in {str(tmp_path)!r} cannot be written: ")
+    assert re.fullmatch(rf"{begin}{reason}\. It gets no more lines; the training goes on\.", text)
+    run = RunReader(tmp_path)
+    assert (run.state, [point["step"] for point in run.points], run.unreadable) == ("ended", [1], 0)
+    assert run.about["settings"] == {"('a', 1)": 2}
+
+
+def test_a_record_of_many_metrics_and_long_settings_is_read(tmp_path: Path):
+    with tpu.RunRecord(tmp_path, settings={"vocabulary": "x" * 2**20}) as record:
+        metrics: Any = {f"layer{n}/norm": 0.5 for n in range(4200)}
+        record.log(1, loss=1.0, **metrics)
+    run = RunReader(tmp_path)
+    assert (len(run.points[0]["metrics"]), run.unreadable) == (4200, 0)
+    assert len(run.about["settings"]["vocabulary"]) == 2**20
+
+
+def test_a_child_of_the_process_does_not_keep_the_record(tmp_path: Path):
+    with tpu.RunRecord(tmp_path) as record:
+        record.log(1, loss=1.0)
+        assert record._descriptor is not None
+        inherited = os.dup(record._descriptor)  # as a fork does
+    with tpu.RunRecord(tmp_path) as record:
+        record.log(2, loss=1.0)
+    os.close(inherited)
+    assert [point["step"] for point in RunReader(tmp_path).points] == [1, 2]
+
+
 @pytest.mark.parametrize("folder", ["", "gs://bucket/run7", 7])
 def test_a_record_needs_a_folder(folder: Any):
     with pytest.raises(SettingError) as caught:
@@ -171,6 +257,9 @@ def test_a_long_record_is_read_by_its_events_and_by_some_of_its_points(tmp_path:
     (tmp_path / "metrics.jsonl").write_text(texts[0])
     run.update()
     assert [point["step"] for point in run.points] == [1]
+    (tmp_path / "metrics.jsonl").write_text("".join(texts[1:3]))
+    run.update()
+    assert [point["step"] for point in run.points] == [2, 3]
 
 
 def test_values_that_are_computed_later_are_written_later(tmp_path: Path):

@@ -70,9 +70,9 @@ def _headline(name: str, run: RunReader) -> Markup:
 
 
 def _results(run: RunReader) -> dict[str, str]:
-    """Return the last metrics, and the median rate and step time: the first points of a process are slow."""
-    last = [*run.points[-1:], *run.epochs[-1:]][-1:]
-    texts = {f"last {name}": f"{value:.4g}" for line in last for name, value in values_of(line).items()}
+    """Return the last finite metrics, and the median rate and step time: the first points of a process are slow."""
+    lines = sorted((*run.points, *run.epochs), key=lambda line: line["step"])
+    texts = {f"last {name}": f"{value:.4g}" for line in lines for name, value in values_of(line).items()}
     for title, name, write in (
         ("usual examples/s", "examples_per_s", units.format_count),
         ("usual step time", "step_s", units.format_seconds),

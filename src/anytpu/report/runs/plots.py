@@ -32,8 +32,8 @@ def values_of(line: dict[str, Any]) -> dict[str, float]:
 
 def plots(names: Sequence[str], runs: Sequence[RunReader]) -> list[Drawing]:
     """Return the plots of runs with these names."""
-    newest = [line for run in runs for line in (*run.points[-1:], *run.epochs[-1:])]
-    metrics = dict.fromkeys(name.removeprefix("val_") for line in newest for name in values_of(line))
+    lines = (line for run in runs for line in (*run.points, *run.epochs))
+    metrics = dict.fromkeys(name.removeprefix("val_") for line in lines for name in values_of(line))
     drawings = []
     for metric in [*metrics, *_RATES][:_MAX_PLOTS]:
         curves = []
@@ -52,7 +52,8 @@ def plots(names: Sequence[str], runs: Sequence[RunReader]) -> list[Drawing]:
 
 def _thinned(values: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
     """Return the points that have a value; of many, the lowest and the highest of each stretch."""
-    points = [(step, value) for step, value in values if value is not None]
+    # No scale has ticks for numbers that differ in the last bits only, or are almost 0.
+    points = [(step, float(f"{round(value, 100):.9g}")) for step, value in values if value is not None]
     if len(points) <= _MAX_POINTS:
         return points
     size = math.ceil(2 * len(points) / _MAX_POINTS)

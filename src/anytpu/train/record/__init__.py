@@ -1,6 +1,6 @@
 """The record of a training run: written while it trains, read by the report and the live page."""
 
-from anytpu.train.record.reading import RunReader, is_record
+from anytpu.train.record.reading import RunReader
 from anytpu.train.record.writing import RunRecord
 
-__all__ = ["RunReader", "RunRecord", "is_record"]
+__all__ = ["RunReader", "RunRecord"]

@@ -18,24 +18,19 @@ from typing import Any
 
 from anytpu.errors import FileError
 from anytpu.files.json_text import read_json
-from anytpu.train.record.writing import LINES_NAME, read_about
+from anytpu.train.record.writing import LINES_NAME, MAX_LINE_BYTES, read_about
 
 MAX_POINTS = 3000
 """Points that a reader keeps, at most twice."""
 
 _WHOLE_BYTES = 2**20
 """Size up to which every line of a new part is read."""
-_LAST_BYTES = _MAX_LINE_BYTES = 2**16
+_LAST_BYTES = 2**16
 _EVENT = b'{"event":'
-_CHUNK_BYTES = 2**24
-_MAX_NUMBER = 1e300
+_CHUNK_BYTES, _HEAD_BYTES = 2**24, 64
+_MAX_NUMBER = 1e100
 
 Line = dict[str, Any]
-
-
-def is_record(folder: str | os.PathLike) -> bool:
-    """Return whether a folder has the record of a run."""
-    return (Path(folder) / LINES_NAME).is_file()
 
 
 class RunReader:
@@ -54,16 +49,18 @@ class RunReader:
         epochs: the ends of epochs, all of them.
         events: the other events, all of them.
         unreadable: number of lines that could not be read.
+        state: one of "running", "ended", "failed", "stopped", "killed", "unknown".
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
         self.name = self.folder.absolute().name
-        if not is_record(folder):
+        if not (self.folder / LINES_NAME).is_file():
             raise FileError(
                 f"there is no record of a run in {str(folder)!r}: pass the run_dir, or the checkpoint_dir, of a fit"
             )
         self.about: Line = {}
+        self._head = b""
         self._restart()
         self.update()
 
@@ -87,9 +84,12 @@ class RunReader:
         try:
             self.about = read_about(self.folder)
             with open(self.folder / LINES_NAME, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < self._offset:
+                # The lock is looked at first: the last line of a run that has ended is then there.
+                state = _state_by_lock(file)
+                size, head = os.fstat(file.fileno()).st_size, file.read(_HEAD_BYTES)
+                if size < self._offset or not head.startswith(self._head):
                     self._restart()
+                self._head = head
                 if size - self._offset > _WHOLE_BYTES:
                     self._read_sample(file, size)
                 file.seek(self._offset)
@@ -99,21 +99,8 @@ class RunReader:
         end = content.rfind(b"\n") + 1
         self._offset += end
         self._take(content[:end].splitlines())
-
-    @property
-    def state(self) -> str:
-        """One of "running", "ended", "failed", "stopped", "killed"."""
         last = self.events[-1]["event"] if self.events else ""
-        if last in ("ended", "failed", "stopped"):
-            return last
-        try:
-            with open(self.folder / LINES_NAME, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return "running"
-        except OSError:
-            return "unknown"
-        return "killed"
+        self.state = last if last in ("ended", "failed", "stopped") else state
 
     def _read_sample(self, file: Any, size: int) -> None:
         """Take the events of a long part of the file and evenly spaced points, in their order, but for its end."""
@@ -153,10 +140,21 @@ class RunReader:
             setattr(self, name, kept)
 
 
+def _state_by_lock(file: Any) -> str:
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return "running"
+    except OSError:
+        return "unknown"
+    return "killed"
+
+
 def _line(text: bytes) -> Line | None:
     """Return a line of the format, with its numbers checked; None for any other text."""
     try:
-        line = read_json(text, _MAX_LINE_BYTES)
+        line = read_json(text, MAX_LINE_BYTES)
     except ValueError:
         return None
     if not isinstance(line, dict) or not _is_step(line.get("step")) or not isinstance(line.get("event", ""), str):
@@ -164,7 +162,7 @@ def _line(text: bytes) -> Line | None:
     for name in ("metrics", "spent"):
         part = line.get(name, {})
         line[name] = {key: value for key, value in part.items() if is_number(value)} if isinstance(part, dict) else {}
-    for name in ("time", "epoch", "steps", "step_s", "examples_per_s", "loss", "input_share", "mfu", "usual"):
+    for name in ("time", "epoch", "steps", "step_s", "examples_per_s", "loss", "mfu", "usual"):
         if not is_number(line.get(name)):
             line.pop(name, None)
     return line

@@ -6,7 +6,7 @@ line, and a reader never waits. A line is a point (`step`, `loss`, ...) or an ev
 Rule: a run that begins again at a step writes the event "began". Points of later steps that stand before this event
 are replaced: readers leave them out. Nothing is deleted.
 
-Rule: a record never ends a training. If it cannot be written, one warning says why, and it gets no more lines.
+Rule: a record never ends a training, and changes no file that is not a record. If it must end, one warning says why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ LINES_NAME, ABOUT_NAME = "metrics.jsonl", "run.json"
 
 _PACKAGES = ("anytpu", "jax", "jaxlib", "keras", "numpy", "libtpu")
 _TRIES, _PAUSE_S = 20, 0.05
-_MAX_ABOUT_BYTES = 2**20
+MAX_LINE_BYTES = 2**18
+_BEGAN = b'{"event":"began"'
+_FOREIGN = "{} there is not of a record of a run; name another run_dir"
 _KEPT_LOSSES, _MIN_LOSSES, _SPIKE = 20, 5, 3.0
 _MAX_WAITING = 1000
 
@@ -65,12 +67,13 @@ class RunRecord:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder) or "://" in os.fspath(folder):
             raise SettingError(f"the record of a run needs the path of a folder of this machine, not {folder!r}")
         self.folder = Path(folder)
-        self._settings = dict(settings or {})
+        self._settings = {str(name): value for name, value in (settings or {}).items()}
         self._descriptor: int | None = None
-        self._has_begun = self._is_over = False
+        self._has_begun = self._has_failed = self._is_over = False
+        self._bad: set[str] = set()
         self._losses: deque[float] = deque(maxlen=_KEPT_LOSSES)
         self._waiting: deque[tuple[dict[str, Any], dict[str, Any]]] = deque()
-        self._logged = (0, 0.0)
+        self._logged, self._step = (0, 0.0), 0
 
     def __enter__(self) -> RunRecord:
         """Return the record."""
@@ -91,19 +94,23 @@ class RunRecord:
             examples: number of examples since the last point, for the rate.
             **metrics: numbers by name, or arrays of shape (); the loss is `loss`.
         """
-        if not self._has_begun:
-            self.begin(max(step - 1, 0))
-        (last_step, last_s), now = self._logged, time.perf_counter()
-        self._logged = (step, now)
-        point: dict[str, Any] = {"step": int(step), "time": time.time()}
-        if epoch is not None:
-            point["epoch"] = int(epoch)
-        if step > last_step:
-            point |= {"steps": step - last_step, "step_s": (now - last_s) / (step - last_step)}
-            if examples is not None:
-                point["examples_per_s"] = examples / (now - last_s)
-        self._waiting.append((point, metrics))
-        self._write_ready(limit=_MAX_WAITING)
+        with self.warned():
+            is_first, step = not self._has_begun, int(step)
+            if is_first:
+                self.begin(max(step - 1, 0))
+            if self._descriptor is None or self._has_failed:
+                return
+            (last_step, last_s), now = self._logged, time.perf_counter()
+            self._logged = (step, now)
+            point: dict[str, Any] = {"step": step, "time": time.time()}
+            if epoch is not None:
+                point["epoch"] = int(epoch)
+            if step > last_step and not is_first:
+                point |= {"steps": step - last_step, "step_s": (now - last_s) / (step - last_step)}
+                if examples is not None:
+                    point["examples_per_s"] = examples / (now - last_s)
+            self._waiting.append((point, metrics))
+            self._write_ready(limit=_MAX_WAITING)
 
     def begin(self, step: int, about: Mapping[str, Any] | None = None) -> None:
         """Open the files. Points of later steps than `step` that are there already are replaced.
@@ -113,12 +120,15 @@ class RunRecord:
             about: more facts for run.json.
         """
         self._has_begun, self._logged = True, (step, time.perf_counter())
-        with self._warned():
+        with self.warned():
             self.folder.mkdir(parents=True, exist_ok=True)
-            began = read_about(self.folder).get("began", _now())
-            self._descriptor = _opened(self.folder / LINES_NAME)
+            path, before = self.folder / ABOUT_NAME, read_about(self.folder)
+            if path.exists() and "format" not in before:
+                raise FileError(_FOREIGN.format(ABOUT_NAME))
+            began = before.get("began", _now())
             fields = {"format": FORMAT, "began": began, "begun_again": _now(), **_machine(), "settings": self._settings}
-            write_text(self.folder / ABOUT_NAME, json.dumps({**fields, **(about or {})}, indent=1, default=str))
+            self._descriptor = _opened(self.folder / LINES_NAME)
+            write_text(path, json.dumps({**fields, **(about or {})}, indent=1, default=str))
             size = os.fstat(self._descriptor).st_size
             if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
                 os.write(self._descriptor, b"\n")  # A process was killed within a line.
@@ -128,81 +138,96 @@ class RunRecord:
         """Write an event at a step."""
         self.write({"event": name, "step": step, "time": time.time(), **fields})
 
-    def point(self, point: Mapping[str, Any], metrics: Mapping[str, Any], where: Callable[[], str] = str) -> None:
+    def point(
+        self, point: Mapping[str, Any], metrics: Mapping[str, Any], where: Callable[[str], str] | None = None
+    ) -> None:
         """Write a point whose values are there, and events for values that are not finite and for a loss that jumps.
 
         Args:
             point: the step, times and rates.
             metrics: numbers by name; values of other kinds are left out.
-            where: returns which step of the point is meant. It is asked only if there is an event.
+            where: returns the step at which a metric was not finite first. It is asked only if there is an event.
         """
-        numbers = ((name, _number(value)) for name, value in metrics.items())
-        values = {name: number for name, number in numbers if number is not None}
-        finite = {name: number if math.isfinite(number) else None for name, number in values.items()}
-        loss = finite.get("loss")
-        self.write({**point, "loss": loss, "metrics": {name: v for name, v in finite.items() if name != "loss"}})
-        if bad := [name for name, number in finite.items() if number is None]:
-            self.event("not finite", point["step"], names=bad, where=where())
-        if loss is None:
-            return
-        usual = sorted(self._losses)[len(self._losses) // 2] if len(self._losses) >= _MIN_LOSSES else 0.0
-        if loss > _SPIKE * usual > 0:
-            self.event("spike", point["step"], loss=loss, usual=usual, where=where())
-        self._losses.append(loss)
+        with self.warned():
+            finite = self.finite(point["step"], metrics, where)
+            loss = finite.pop("loss", None)
+            self.write({**point, "loss": loss, "metrics": finite})
+            if loss is None:
+                return
+            usual = sorted(self._losses)[len(self._losses) // 2] if len(self._losses) >= _MIN_LOSSES else 0.0
+            if loss > _SPIKE * usual > 0:
+                last, steps = point["step"], point.get("steps", 1)
+                steps_meant = f"steps {last - steps + 1} to {last}" if steps > 1 else f"step {last}"
+                self.event("spike", last, loss=loss, usual=usual, where=steps_meant)
+            self._losses.append(loss)
+
+    def finite(self, step: int, metrics: Any, where: Callable[[str], str] | None = None) -> dict[str, float | None]:
+        """Return the numbers, None for those that are not finite; write an event when one ceases to be finite."""
+        values: dict[str, float | None] = {}
+        for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+            if not isinstance(value, str | bytes) and getattr(value, "shape", ()) == ():
+                with contextlib.suppress(TypeError, ValueError):
+                    values[name] = number if math.isfinite(number := float(value)) else None
+        for name, value in values.items():
+            if value is None and name not in self._bad:
+                self.event("not finite", step, names=[name], where=where(name) if where else "")
+        self._bad = {name for name in self._bad | values.keys() if values.get(name) is None}
+        return values
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a line, unless the record ended."""
-        if self._descriptor is None:
+        if self._descriptor is None or self._has_failed:
             return
-        with self._warned():
+        self._step = line["step"]
+        with self.warned():
             content = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+            if len(content) > MAX_LINE_BYTES:
+                raise FileError(f"a line has {len(content):,} bytes, of at most {MAX_LINE_BYTES:,}")
             if os.write(self._descriptor, content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def close(self, error: BaseException | None = None, step: int | None = None) -> None:
-        """Write what is still being computed, and how the run ended; close the files.
-
-        Args:
-            error: the error that ended the run, or None.
-            step: number of steps that ran; None: that of the last point.
-        """
+    def close(self, error: BaseException | None = None) -> None:
+        """Write what is still being computed, and how the run ended: with an error or None. Close the files."""
         if self._is_over:
             return
         self._is_over = True
-        with contextlib.suppress(Exception) if error is not None else contextlib.nullcontext():
+        with contextlib.suppress(Exception) if error is not None else self.warned():
             self._write_ready()
         how = "ended" if error is None else "failed" if isinstance(error, Exception) else "stopped"
         reason = {} if error is None else {"reason": f"{type(error).__name__}: {error}"[:500]}
-        self.event(how, self._logged[0] if step is None else step, **reason)
-        self._release()
+        if self._descriptor is not None:
+            with contextlib.suppress(Exception):  # The disk may have room again, and its last line has no end.
+                if self._has_failed:
+                    os.write(self._descriptor, b"\n")
+                self._has_failed = False
+            self.event(how, self._step, **reason)
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # A child of this process may have the file open.
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _write_ready(self, limit: int = 0) -> None:
         """Write the points whose values are computed; wait for the oldest while more than `limit` are not."""
         while self._waiting:
             point, metrics = self._waiting[0]
-            is_ready = all(not hasattr(value, "is_ready") or value.is_ready() for value in metrics.values())
-            if not is_ready and len(self._waiting) <= limit:
+            if not all(map(_is_ready, metrics.values())) and len(self._waiting) <= limit:
                 return
             self._waiting.popleft()
             self.point(point, metrics)
 
     @contextlib.contextmanager
-    def _warned(self) -> Iterator[None]:
+    def warned(self) -> Iterator[None]:
+        """Return a context whose errors end the record, with a warning."""
         try:
             yield
-        except OSError as error:
-            self._release()
+        except Exception as error:
+            self._has_failed = True  # The lock stays: the run is alive.
+            self._waiting.clear()
             warnings.warn(
-                f"The record of the run in {str(self.folder)!r} cannot be written: {error.strerror or error}. It gets "
-                "no more lines; the training goes on.",
+                f"The record of the run in {str(self.folder)!r} cannot be written: "
+                f"{getattr(error, 'strerror', None) or error}. It gets no more lines; the training goes on.",
                 stacklevel=4,
             )
-
-    def _release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -212,7 +237,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         FileError: a newer release wrote it.
     """
     try:
-        about = read_json((folder / ABOUT_NAME).read_bytes(), _MAX_ABOUT_BYTES)
+        about = read_json((folder / ABOUT_NAME).read_bytes())
     except (FileNotFoundError, ValueError):
         about = None
     about = about if isinstance(about, dict) else {}
@@ -228,20 +253,23 @@ def _opened(path: Path) -> int:
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
         except BlockingIOError:  # A reader holds it for a moment.
             time.sleep(_PAUSE_S)
+            continue
         except OSError:  # A file system without locks.
+            pass
+        if _BEGAN.startswith(os.pread(descriptor, len(_BEGAN), 0).partition(b"\n")[0]):
             return descriptor
+        os.close(descriptor)
+        raise FileError(_FOREIGN.format(path.name))
     os.close(descriptor)
     raise FileError("another run writes to it")
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
+def _is_ready(value: Any) -> bool:
+    # `is_ready` of a deleted array of JAX ends the process; `float` of it is an error.
+    is_deleted = hasattr(value, "is_deleted") and value.is_deleted()
+    return is_deleted or not hasattr(value, "is_ready") or value.is_ready()
 
 
 def _now() -> str:
