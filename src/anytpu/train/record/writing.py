@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from anytpu._calls import explain_methods
 from anytpu.errors import FileError, SettingError
 from anytpu.files.json_text import read_json
 from anytpu.files.replacing import write_text
@@ -44,6 +45,7 @@ _KEPT_LOSSES, _MIN_LOSSES, _SPIKE = 20, 5, 3.0
 _MAX_WAITING = 1000
 
 
+@explain_methods
 class RunRecord:
     """The record of a run, for a training loop of your own. `fit(..., run_dir="run7")` writes one by itself.
 
