@@ -13,6 +13,8 @@ from anytpu.migrate.replaced.table import replacements
 GIVEN = """\
 import numpy as np
 import tensorflow as tf
+from tensorflow.image import ResizeMethod
+METHOD = "nearest"
 matrix = np.array([[0.5, -1.5, 2.5], [1.25, 0.25, -0.75]], "float32")
 square = np.array([[2.0, 0.5], [0.25, 1.5]], "float32")
 counts = np.array([[1, 2, 0], [3, -4, 5]], "int32")
@@ -41,21 +43,30 @@ tf.argsort([1.0, 3.0, 2.0, 3.0], direction='DESCENDING') -> i [1, 3, 2, 0]
 tf.math.segment_sum([1.0, 2.0, 4.0], [0, 0, 2]) -> f [3.0, 0.0, 4.0]
 tf.unravel_index([1, 2], [2, 2]) -> i [[0, 1], [1, 0]]
 tf.linalg.cholesky(square) -> f [[1.41421, 0.0], [0.17678, 1.21192]]
-tf.reduce_mean([1, 2]) -> i 1
-tf.reduce_mean(tf.cast(matrix, tf.int32), axis=1) -> i [0, 0]
+tf.reduce_mean(tf.cast(counts, tf.int32) / tf.cast([2, 2, 2], tf.int32)) -> f 0.58333
+tf.map_fn(lambda t: t[0] * t[1], (square[0], square[1]), dtype=tf.float32) -> f [0.5, 0.75]
 tf.is_tensor(tf.Variable(1.0)) -> b true
 tf.math.l2_normalize([[0.03, 0.04]], 1, epsilon=0.01) -> f [[0.3, 0.4]]
+tf.math.l2_normalize([1e-8, 0.0], 0) -> f [0.01, 0.0]
+tf.saturate_cast(np.float32([1e6, 2]), tf.float16) -> f [65504.0, 2.0]
+tf.cast(tf.saturate_cast(counts, tf.bfloat16), tf.float32) -> f [[1.0, 2.0, 0.0], [3.0, -4.0, 5.0]]
+tf.cast(tf.saturate_cast(np.float32([-3.4e38, 3.4e38]), tf.bfloat16), tf.float32) -> f [-3.38953e38, 3.38953e38]
+tf.argsort(pixels, 1, 'DESCENDING') -> i [[[1, 0, 1], [0, 1, 0]]]
 tf.saturate_cast(counts, tf.float32) -> f [[1.0, 2.0, 0.0], [3.0, -4.0, 5.0]]
 tf.image.rgb_to_grayscale(pixels / np.float32(255)) -> f [[[0.07117], [0.29078]]]
 tf.image.resize(pixels, [1, 1], method='bilinear') -> f [[[105.0, 13.5, 60.0]]]
 tf.image.resize(pixels, [1, 1], method='nearest') -> u [[[200, 7, 90]]]
+tf.image.resize(pixels, [1, 1], method=METHOD) -> u [[[200, 7, 90]]]
+tf.image.resize(pixels, [1, 1], ResizeMethod.NEAREST_NEIGHBOR) -> u [[[200, 7, 90]]]
 tf.image.psnr(pixels, pixels // 2, 255.0) -> f 14.98125
 tf.keras.backend.constant([1, 2]) -> f [1.0, 2.0]
 tf.keras.backend.arange(0.5, 2.5) -> f [0.5, 1.5]
 tf.keras.backend.sqrt(tf.constant(matrix)) -> f [[0.70711, 0.0, 1.58114], [1.11803, 0.5, 0.0]]
 tf.keras.backend.dot(tf.constant(square)[None], tf.constant(square)[None]) -> f [[[[4.125, 1.75]], [[0.875, 2.375]]]]
 tf.keras.backend.variable([1, 2]) -> f [1.0, 2.0]
-tf.keras.backend.mean(tf.keras.backend.cast(tf.constant(matrix), "int32"), 1) -> i [0, 0]
+tf.keras.backend.arange(6, step=2) -> i [0, 2, 4]
+tf.keras.backend.arange(1, stop=4) -> i [1, 2, 3]
+tf.keras.backend.stop_gradient([square, matrix])[1] -> f [[0.5, -1.5, 2.5], [1.25, 0.25, -0.75]]
 tf.keras.backend.any([0, 1]) -> b true
 tf.metrics.binary_accuracy([[1, 0]], [[0.9, 0.8]]) -> f [0.5]
 tf.losses.sparse_categorical_crossentropy([1, 0], [[0.5, 0.5], [0.25, 0.75]]) -> f [0.69315, 1.38629]
@@ -111,7 +122,41 @@ def test_a_row_leaves_out_only_what_changes_no_number():
         "tf.compat.v1.layers.dropout(matrix, 0.5, noise_shape=[2, 1])",
         "tf.math.segment_max(matrix, [0, 2])",
         "tf.nn.embedding_lookup([matrix], [0, 1])",
+        "tf.keras.backend.mean(tf.keras.backend.cast(matrix, 'int32'))",
     ],
 )
 def test_what_no_line_replaces_is_listed(line: str):
     assert [found.kind for found in ported(f"{GIVEN}c = {line}\n").findings] == ["by hand"]
+
+
+@pytest.mark.parametrize("numbers", ["[-1, 2]", "tf.cast(counts, tf.int32)"])
+def test_a_mean_of_integers_is_listed(numbers: str):
+    (found,) = ported(f"{GIVEN}c = tf.reduce_mean({numbers})\n").findings
+    assert found.advice == (
+        "write `c = keras.ops.cast(keras.ops.mean(keras.ops.cast(a, 'int32')), 'int32')` (TensorFlow's mean of "
+        "integers is an integer; this one counts in float32, so it is the same for sums below 2 ** 24)"
+    )
+
+
+def test_a_function_that_is_passed_makes_an_array_of_a_variable():
+    outcome = ported(
+        f"{GIVEN}v = tf.Variable([1.0])\n(kept,) = tf.nest.map_structure(tf.identity, [v])\nv.assign([2.0])\n"
+    )
+    names: dict = {}
+    exec(outcome.new, names)
+    assert float(names["kept"][0]) == 1.0
+
+
+def test_a_model_of_layers_takes_what_replaces_calls():
+    text = (
+        "i, j = tf.keras.Input((4, 4, 3)), tf.keras.Input((4, 4, 3))\n"
+        "o = [tf.image.rgb_to_grayscale(i), tf.argsort(i, direction='DESCENDING'), tf.add_n([i, j])]\n"
+        "text = tf.identity('a')\n"
+        "is_seen = tf.test.is_gpu_available\nseen = is_seen()\n"
+    )
+    outcome = ported(GIVEN + text)
+    names: dict = {}
+    exec(outcome.new, names)
+    assert [part.shape[1:] for part in names["o"]] == [(4, 4, 1), (4, 4, 3), (4, 4, 3)]
+    assert not outcome.by_hand and names["seen"] is False
+    assert "keras.ops.size([['a'], ['b']])" in ported(f"{GIVEN}n = tf.size([['a'], ['b']])\n").new

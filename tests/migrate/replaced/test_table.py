@@ -118,6 +118,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "read": lambda name: tpu.pipeline.Dataset.from_source([name]),
         "pairs": tpu.pipeline.Dataset.from_arrays((x, y)),
         "images": tpu.pipeline.Dataset.from_arrays(np.stack([image, image])),
+        "kind": "nearest",
         "image": image,
         "content": tpu.pipeline.encode_png(image),
         "record": tpu.pipeline.encode_example({"image": b"x", "label": 1}),

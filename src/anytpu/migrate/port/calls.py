@@ -32,8 +32,11 @@ _REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | 
     right=m.List(), operator=m.Multiply() | m.Add()
 )
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
-_OF_INTEGERS = re.compile(r"(?s)[\[(]*\d[\d,\s\[\]()-]*$|[\w.]+\.cast\(.*,\s*['\"\w.]*\bu?int\d+['\"]?\)$")
-"""Code of an argument whose result is an integer."""
+_LISTED = re.compile(r"(?s)[\[(]*-?\d[\d,\s\[\]()-]*$")
+_TYPE = m.MatchRegex(r"['\"]?u?int\d+['\"]?$")
+_CAST = m.Arg(m.Attribute(attr=m.Name(_TYPE)) | m.Name(_TYPE) | m.SimpleString(_TYPE))
+_OF_INTEGERS = m.Call(args=[m.Arg(m.Call(m.Attribute(attr=m.Name("cast")), [m.Arg(), _CAST])), m.ZeroOrMore()])
+_TEXT = re.compile(r"[\[(\s]*['\"]")
 _FLOATS = re.compile(
     r"(?<![\w.])\d+\.|float|reduce_mean|\.(exp|log|sqrt|square|softmax|sigmoid|norm|truediv|l2_loss)\b"
 )
@@ -79,7 +82,8 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
     variants += ["list"] if call is not None and m.matches(call, m.Call(args=[m.Arg(m.List()), m.ZeroOrMore()])) else []
     variants += ["functions"] if call is not None and m.findall(call, m.Arg(value=m.Lambda())) else []
-    variants += ["of integers"] if codes and _OF_INTEGERS.match(codes[0][1]) else []
+    variants += ["of integers"] if call is not None and m.matches(call, _OF_INTEGERS) else []
+    variants += ["of integers"] if codes and _LISTED.match(codes[0][1]) else []
     variants += [f"{sum(not keyword for keyword, _ in codes)} by position", f"{len(codes)} in all"]
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
@@ -144,7 +148,8 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
     if is_passed and name.startswith("keras.metrics."):  # Keras takes the mean of what it returns.
         edits.put(node, lambda _: edits.expression(name), covers=node)
         return
-    if is_passed and fill_as_function(edits, node, row, host or row.target):
+    made = "keras.ops.convert_to_tensor({input})" if key == "identity" else "{input}"
+    if is_passed and fill_as_function(edits, node, row, host or row.target.replace("{input}", made)):
         return
     if row.how == "rename":
         _rename(edits, node, name, row, host, old)
@@ -167,6 +172,8 @@ def _make_arrays(edits: Edits, call: cst.Call, name: str) -> None:
     arguments |= {argument for argument in call.args if "*" in names and not argument.keyword and not argument.star}
     for argument in arguments:
         kinds, parts = edits.values.of(argument.value), edits.tree.sources(argument.value)
+        if any(_TEXT.match(edits.tree.code(part)) for part in parts):
+            continue
         is_unknown = last in facts("functions")["need an array"] and kinds.isdisjoint(TENSORS)
         if (
             is_unknown

@@ -96,9 +96,9 @@ def fill(
 def fill_as_function(edits: Edits, node: cst.Name | cst.Attribute, row: Replacement, template: str) -> bool:
     """Put a lambda in place of a function that is passed on, not called; return False if a lambda cannot replace it."""
     required = [name for name, default in row.parameters.items() if default is None]
-    if not required or f"{{{OWNER}}}" in template:
+    if (not required and "{" in template) or f"{{{OWNER}}}" in template:
         return False
-    code = template
+    required, code = required or ["*_"], template
     for name, default in row.parameters.items():
         code = code.replace(f"{{{name}}}", name if default is None else default)
     edits.put(node, lambda _: in_parentheses(edits.expression(f"lambda {', '.join(required)}: {code}")), covers=node)

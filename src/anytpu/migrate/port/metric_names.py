@@ -26,11 +26,6 @@ def plan_metric_names(edits: Edits) -> None:
     for text in texts:
         _plan_class(edits, text)
     logs = [text for text in tree.all(cst.SimpleString) if text.value[1:-1] in _LOGS and _names_log(edits, text)]
-    names = {text.value[1:-1].removeprefix("val_") for text in logs}
-    if {"acc", "accuracy"} <= metrics and names & metrics == {"acc"}:  # Keras 3 logs the name that compile was given.
-        for text in (text for text in texts if text.value[1:-1] == "accuracy"):
-            _rename(edits, text, "acc")
-        metrics = {"acc"}
     for text in logs:
         old = text.value[1:-1]
         if old == "lr":
@@ -78,7 +73,7 @@ def plan_metric_functions(edits: Edits) -> None:
     parts = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     elements = [node.value for part in parts for node in edits.tree.nodes(part) if isinstance(node, cst.Element)]
     own = dict.fromkeys(found.node for element in elements for found in edits.values.functions(element))
-    _plan_objects(edits, [node.name.value for node in own if isinstance(node, cst.FunctionDef)])
+    _plan_objects(edits, [node for node in own if isinstance(node, cst.FunctionDef) and node in edits.tree.module.body])
     for function in own:
         names = parameter_names(function)
         if isinstance(function, cst.Lambda) or len(names) != 2:
@@ -91,16 +86,18 @@ def plan_metric_functions(edits: Edits) -> None:
         edits.insert_before(first[is_text], [edits.statement(code)])
 
 
-def _plan_objects(edits: Edits, names: list[str]) -> None:
+def _plan_objects(edits: Edits, functions: list[cst.FunctionDef]) -> None:
     """Pass the program's metrics to `model_from_json`: Keras 3 writes what compile was given into the text."""
-    own = ", ".join(f"{name}={name}" for name in names)
-    for call in [call for call, name in edits.tree.calls() if own and name.endswith("model_from_json")]:
+    for call in [call for call, name in edits.tree.calls() if name.endswith("model_from_json")]:
+        names = [f.name.value for f in functions if edits.tree.function(call) or edits.tree.ends_before(f, call)]
+        own = ", ".join(f"{name}={name}" for name in names)
         passed = argument_of(call, "keras.models.model_from_json", "custom_objects")
-        if passed is not None:
-            edits.compose(passed.value, lambda updated: edits.expression(f"dict({{objects}}, {own})", objects=updated))
-        else:
+        if own and passed is not None:
+            code = f"dict({{old}} or (), {own})"
+            edits.compose(passed.value, lambda old, code=code: edits.expression(code, old=old))
+        elif own:
             new = edits.expression(f"dict({own})")
-            edits.compose(call, lambda updated, new=new: with_argument(updated, "custom_objects", new))
+            edits.compose(call, lambda old, new=new: with_argument(old, "custom_objects", new))
 
 
 def _plan_class(edits: Edits, text: cst.SimpleString) -> None:

@@ -400,29 +400,31 @@ def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
 
 def _list_unbuilt_model(edits: Edits, variables: cst.Attribute) -> None:
     model = edits.tree.code(variables.value)
-    calls = list(edits.tree.all(cst.Call))
-    is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in calls)
-    outside = [call for call in calls if edits.tree.function(call) is None]
+    is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in edits.tree.all(cst.Call))
     *_, outer = [None, *edits.tree.functions(variables)]
-    step = getattr(outer, "name", None)
-    runs = [n for n in edits.tree.names() if step is not None and n.value == step.value and n is not step]
-    first = min(map(edits.tree.line, runs), default=float("inf"))
-    is_built |= any(edits.tree.code(call.func) == model and edits.tree.line(call) < first for call in outside)
+    runs: list[Any] = [outer.name] if isinstance(outer, cst.FunctionDef) else []
+    for run in runs:  # It grows meanwhile: a function runs where one that names it does.
+        uses = [[n, *edits.tree.functions(n)][-1] for n in edits.tree.names() if n.value == getattr(run, "value", "")]
+        runs += [name for use in uses if (name := getattr(use, "name", use)) not in runs]
+    lines = [edits.tree.line(run) for run in runs if not isinstance(edits.tree.parent(run), cst.FunctionDef)]
+    before = [call for call in edits.tree.all(cst.Call) if edits.tree.line(call) < min(lines, default=float("inf"))]
+    is_built |= any(edits.tree.code(call.func) == model and edits.tree.function(call) is None for call in before)
     if not is_built:
         edits.say(variables, advice("unbuilt model", model=model))
 
 
-def _is_built_later(edits: Edits, model: cst.CSTNode) -> bool:
+def _is_built_later(edits: Edits, model: cst.CSTNode, seen: frozenset[Any] = frozenset()) -> bool:
     """Return whether an expression is a model of the program's own class that its first call builds."""
-    owners = edits.values.own_classes(model) if edits.values.is_a(model, "keras.Model") else []
-    return any(_is_unbuilt(edits, part) for own in owners for part in edits.tree.nodes(own.node))
+    owners = set(edits.values.own_classes(model)) - seen if edits.values.is_a(model, "keras.Model") else ()
+    return any(_is_unbuilt(edits, part, seen.union(owners)) for own in owners for part in edits.tree.nodes(own.node))
 
 
-def _is_unbuilt(edits: Edits, node: cst.CSTNode) -> bool:
+def _is_unbuilt(edits: Edits, node: cst.CSTNode, seen: frozenset[Any]) -> bool:
     """Return whether a statement gives a model a part that its first call builds: a layer, or a model of no shape."""
     if not isinstance(node, cst.Assign) or not (edits.tree.target_code(node) or "").startswith("self."):
         return False
     if isinstance(node.value, cst.Call) and edits.tree.code(node.value.func).endswith("Sequential"):
-        return bool(node.value.args) and GIVES_SHAPE.search(edits.tree.code(node.value)) is None
+        parts = [source for name in edits.tree.names(node.value) for source in edits.tree.sources(name)]
+        return bool(node.value.args) and not any(map(GIVES_SHAPE.search, map(edits.tree.code, [node.value, *parts])))
     is_layer = edits.values.is_a(node.value, "keras.layers.Layer")
-    return (is_layer and not edits.values.is_a(node.value, "keras.Model")) or _is_built_later(edits, node.value)
+    return (is_layer and not edits.values.is_a(node.value, "keras.Model")) or _is_built_later(edits, node.value, seen)

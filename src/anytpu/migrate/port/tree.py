@@ -233,11 +233,6 @@ class Tree:
             above = self._parents[above]
         return isinstance(above, cst.Expr)
 
-    def is_set(self, attribute: str) -> bool:
-        """Return whether the program sets an attribute of this name, or it is a special name of Python."""
-        nodes = (node for node in self.all(cst.Attribute) if node.attr.value == attribute)
-        return attribute.startswith("__") or any(self.is_stored(node) for node in nodes)
-
     def target_code(self, statement: cst.CSTNode | None) -> str | None:
         """Return the code of a statement's only target, a tuple in parentheses; None if it has none or several."""
         if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:

@@ -75,8 +75,7 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     rows = (rules().get(f"{old}.{name}{ending}") for _, old in checked for ending in (call, ""))
     row = next((row for row in rows if row is not None), None)
     has_member = any(name in known.members(owner) for owner in owners)
-    is_private = name.startswith("_") and row is None and (has_member or edits.tree.is_set(name))
-    if not checked or is_own or is_private or f".{name}" in rules():
+    if not checked or is_own or (name.startswith("_") and row is None) or f".{name}" in rules():
         return
     unseen = facts("members that no class shows").get(name, "")
     is_known = has_member or any(known.is_below(owner, unseen) for owner in owners)
