@@ -213,6 +213,8 @@ def test_logs_of_other_kinds_are_left_out(tmp_path: Path):
         return compiled(Own(inputs, keras.layers.Dense(CLASSES)(inputs)))
 
     run(make, lambda m: m.fit(X, Y, verbose=0, run_dir=tmp_path, callbacks=[Ragged()]), "virtual")
+    run(classifier, lambda m: m.fit(X, Y, verbose=0, checkpoint_dir=tmp_path / "b", callbacks=[Ragged()]), "virtual")
+    assert RunReader(tmp_path / "b").state == "ended"
     record = RunReader(tmp_path)
     assert [event.get("where") for event in record.events] == [None, "step 1", None]
     assert record.state == "ended"

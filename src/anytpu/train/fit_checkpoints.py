@@ -209,7 +209,8 @@ class FitRun:
         """Report the place after an epoch, when all callbacks have been called."""
         for epochs in self._epochs.values():
             epochs.end_epoch()
-        numbers = {name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        own = (logs or {}).items()
+        numbers = {n: float(v) for n, v in own if isinstance(v, int | float) or getattr(v, "shape", None) == ()}
         is_stopped = bool(self._trainer.model.stop_training)
         is_last = is_stopped or epoch + 1 >= self._epochs_count
         moment = Moment(epoch + 1, None, self._steps, self._positions(), random_states(), logs=numbers)

@@ -41,8 +41,7 @@ _TRIES, _PAUSE_S = 20, 0.05
 MAX_LINE_BYTES = 2**18
 _BEGAN = b'{"event":"began"'
 _FOREIGN = "{} there is not of a record of a run; name another run_dir"
-_KEPT_LOSSES, _MIN_LOSSES, _SPIKE = 20, 5, 3.0
-_MAX_WAITING = 1000
+_KEPT_LOSSES, _MIN_LOSSES, _SPIKE, _MAX_WAITING = 20, 5, 3.0, 1000
 
 
 @explain_methods
@@ -225,9 +224,10 @@ class RunRecord:
         except Exception as error:
             self._has_failed = True  # The lock stays: the run is alive.
             self._waiting.clear()
+            reason = str(getattr(error, "strerror", None) or error).rstrip(".")
             warnings.warn(
-                f"The record of the run in {str(self.folder)!r} cannot be written: "
-                f"{getattr(error, 'strerror', None) or error}. It gets no more lines; the training goes on.",
+                f"The record of the run in {str(self.folder)!r} cannot be written: {reason}. "
+                "It gets no more lines; the training goes on.",
                 stacklevel=4,
             )
 
