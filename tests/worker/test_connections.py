@@ -129,6 +129,6 @@ def test_the_bytes_of_a_generator(leased: WorkerProcess):
         with tpu.connect(leased.url.replace(f":{port_of(leased)}", f":{relay.port}")).scope():
             model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1)])
             model.compile("sgd", "mse")
-        model.fit(batches(), steps_per_epoch=20, epochs=2, shuffle=False, verbose="0")
+        model.fit(batches(), steps_per_epoch=20, epochs=2, shuffle=False, verbose=0)
         assert x.nbytes * 2 < relay.passed_bytes < x.nbytes * 2 + 300_000
         shutdown_tpu_system()

@@ -110,15 +110,18 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
     name = getattr(model, "name", "model")
     _check_state(f"Keras model {name!r}", state)
     _check_scales(name, layers_of(model))
+
+    def of_examples() -> Program:
+        try:
+            return of(model, (_rows_of(calibration),), "infer", True, batch_size=rows)
+        except ProgramError as error:
+            raise error.__cause__ or error from None  # It says how to give input_specs; here the examples give them.
+
     try:
         return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
         # A model without input shapes gets the shapes of the examples.
-        return _with_shapes_in_error(
-            f"The Keras model {name!r} cannot be called with",
-            calibration,
-            lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
-        )
+        return _with_shapes_in_error(f"The Keras model {name!r} cannot be called with", calibration, of_examples)
 
 
 def _check_scales(name: str, layers: list[Any]) -> None:

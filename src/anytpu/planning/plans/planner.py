@@ -117,7 +117,8 @@ def _predictions(
     for answer, planned in ((predict_and_review, pairs), (predict, others)):
         for target, batch in planned:
             job = jobs(target.devices)
-            settings.progress(f"{settings.name or 'the step'} on {target.name}: tracing it")
+            if job.has_batches:  # A file and a Program are traced already.
+                settings.progress(f"{settings.name or 'the step'} on {target.name}: tracing it")
             job.program(batch)
             yield functools.partial(answer, job, batch, target, settings)
 
