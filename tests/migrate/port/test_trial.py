@@ -184,6 +184,15 @@ def test_loops_that_train_are_cut():
     assert ast.unparse(cut_program(ast.parse(text))) == ast.unparse(ast.parse(cut))
 
 
+@pytest.fixture
+def program_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    """Restore what `run_program` replaces. A process that a later test spawns runs the `__main__` that it finds."""
+    monkeypatch.setattr("sys.argv", ["x"])
+    monkeypatch.setattr("sys.path", ["x", *__import__("sys").path])
+    monkeypatch.setitem(__import__("sys").modules, "__main__", __import__("sys").modules["__main__"])
+
+
+@pytest.mark.usefixtures("program_of_its_own")
 def test_a_loop_is_not_cut_before_it_sets_what_is_read_behind_it(tmp_path: Path):
     text = (
         "count = 0\nwhile True:\n    optimizer.apply(count)\n    count += 1\n    if count > 5:\n        last = count\n"
@@ -193,10 +202,8 @@ def test_a_loop_is_not_cut_before_it_sets_what_is_read_behind_it(tmp_path: Path)
     assert run_program(path.read_text() + "assert last == 6\n", str(path)) == {}
 
 
-def test_fit_gets_fewer_rows_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.argv", ["x"])
-    monkeypatch.setattr("sys.path", ["x", *__import__("sys").path])
-    monkeypatch.setitem(__import__("sys").modules, "__main__", __import__("sys").modules["__main__"])
+@pytest.mark.usefixtures("program_of_its_own")
+def test_fit_gets_fewer_rows_and_steps(tmp_path: Path):
     code = (
         "import numpy as np\n"
         "class M:\n"
