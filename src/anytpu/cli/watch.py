@@ -114,9 +114,10 @@ class _Answers(http.server.BaseHTTPRequestHandler):
             except FileError as error:
                 self._answer(500, str(error), "text/plain")
                 return
-            script = Path(__file__).with_name("live.js").read_text(encoding="utf-8")
-            page = whole("anytpu watch", Markup(content), script=script, renews=True)
-            self._answer(200, page if path == "/" else content, "text/html")
+            if path == "/":
+                script = Path(__file__).with_name("live.js").read_text(encoding="utf-8")
+                content = whole("anytpu watch", Markup(content), script=script, renews=True)
+            self._answer(200, content, "text/html")
 
     def _answer(self, status: int, text: str, kind: str) -> None:
         content = text.encode("utf-8", "replace")

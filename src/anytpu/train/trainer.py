@@ -340,7 +340,8 @@ class Trainer:
         # 3. Keep what the host reads later: the logs of each step, and the number of bad ones.
         if mode != "predict":
             self.every.append((results.every, segment.count))
-            self._examples += jax.tree.leaves(segment.batch)[0].shape[0] * segment.count
+            if self.record is not None:
+                self._examples += jax.tree.leaves(segment.batch)[0].shape[0] * segment.count
         self._check(mode, results, segment)
         self._measure(mode, results, segment, began_s)
         return results

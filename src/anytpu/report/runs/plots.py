@@ -32,14 +32,15 @@ def values_of(line: dict[str, Any]) -> dict[str, float]:
 
 def plots(names: Sequence[str], runs: Sequence[RunReader]) -> list[Drawing]:
     """Return the plots of runs with these names."""
-    lines = (line for run in runs for line in (*run.points, *run.epochs))
-    metrics = dict.fromkeys(name.removeprefix("val_") for line in lines for name in values_of(line))
+    measured = [[(point, values_of(point)) for point in run.points] for run in runs]
+    known = [values for points in measured for _, values in points] + [e["metrics"] for run in runs for e in run.epochs]
+    metrics = dict.fromkeys(name.removeprefix("val_") for values in known for name in values)
     drawings = []
     for metric in [*metrics, *_RATES][:_MAX_PLOTS]:
         curves = []
-        for index, (name, run) in enumerate(zip(names, runs, strict=True)):
+        for index, (name, run, points) in enumerate(zip(names, runs, measured, strict=True)):
             key = _RATES.get(metric)
-            values = ((p["step"], p.get(key) if key else values_of(p).get(metric)) for p in run.points)
+            values = ((p["step"], p.get(key) if key else own.get(metric)) for p, own in points)
             held_out = ((epoch["step"], epoch["metrics"].get(f"val_{metric}")) for epoch in run.epochs)
             is_alone = len(runs) == 1
             colour = axes.series_colour(index)

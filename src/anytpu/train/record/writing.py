@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from anytpu import _env
 from anytpu._calls import explain_methods
 from anytpu.errors import FileError, SettingError
 from anytpu.files.json_text import read_json
@@ -36,7 +37,7 @@ from anytpu.files.replacing import write_text
 FORMAT = 1
 LINES_NAME, ABOUT_NAME = "metrics.jsonl", "run.json"
 
-_PACKAGES = ("anytpu", "jax", "jaxlib", "keras", "numpy", "libtpu")
+_PACKAGES = ("anytpu", "jax", "jaxlib", "keras", "numpy")
 _TRIES, _PAUSE_S = 20, 0.05
 MAX_LINE_BYTES = 2**18
 _BEGAN = b'{"event":"began"'
@@ -279,9 +280,7 @@ def _now() -> str:
 
 
 def _machine() -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+    versions = {"python": platform.python_version(), "libtpu": _env.libtpu_version()}
+    versions |= {name: importlib.metadata.version(name) for name in _PACKAGES}
     machine = f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs"
-    return {"versions": versions, "machine": machine, "host": socket.gethostname()}
+    return {"versions": {n: v for n, v in versions.items() if v}, "machine": machine, "host": socket.gethostname()}
